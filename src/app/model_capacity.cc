@@ -5,6 +5,7 @@
 #include "cache/pool_division.h"
 #include "model/layer_balance.h"
 #include "model/layer_state.h"
+#include "model/stage_borders.h"
 
 namespace millrace::app {
 namespace {
@@ -25,16 +26,17 @@ ModelCapacity::ModelCapacity(const model::ModelConfig& config, const sim::Device
     return model::weight_memory(config_, {.layers = layers, .first = first, .last = last}, options.rank_count,
                                 device.kept_bits);
   };
+  stage_ = memory({0, 0}, false, false);
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-    layers_.push_back(memory({layer, layer + 1}, false, false));
+    layers_.push_back(difference(memory({layer, layer + 1}, false, false), stage_));
     cache_bytes_.push_back(model::cache_bytes_per_token(config, layer, options.rank_count));
   }
-  first_ = difference(memory({0, 1}, true, false), layers_.front());
-  last_ = difference(memory({0, 1}, false, true), layers_.front());
+  first_ = difference(memory({0, 0}, true, false), stage_);
+  last_ = difference(memory({0, 0}, false, true), stage_);
 }
 
 model::WeightMemory ModelCapacity::weights(model::StageSpan span) const {
-  model::WeightMemory sum;
+  model::WeightMemory sum = stage_;
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) sum += layers_[static_cast<size_t>(layer)];
   if (span.first) sum += first_;
   if (span.last) sum += last_;
@@ -79,8 +81,9 @@ bool ModelCapacity::fits(const std::vector<model::LayerRange>& ranges, const std
 }
 
 std::optional<std::vector<model::LayerRange>> ModelCapacity::fewest_even(const std::optional<Load>& load) const {
-  for (int32_t stages = 1; stages <= config_.layer_count(); ++stages) {
-    auto ranges = model::divide_layers(config_.layer_count(), stages).value();
+  for (int32_t stages = 1; stages <= model::largest_stage_count(config_); ++stages) {
+    const auto ranges =
+        model::move_borders(config_, model::divide_layers(config_.layer_count(), stages).value()).value();
     if (fits(ranges, load)) return ranges;
   }
   return {};
@@ -93,8 +96,8 @@ std::optional<std::vector<model::LayerRange>> ModelCapacity::fewest_by_memory(co
     needs.layers.push_back(layers_[static_cast<size_t>(layer)].bytes +
                            load.sequences * sequence_bytes(alone, load.tokens) / options_.memory_fraction);
   }
-  for (int32_t stages = 1; stages <= config_.layer_count(); ++stages) {
-    auto ranges = model::balance_layers(needs, stages, 0).value();
+  for (int32_t stages = 1; stages <= model::largest_stage_count(config_); ++stages) {
+    const auto ranges = model::move_borders(config_, model::balance_layers(needs, stages, 0).value()).value();
     if (fits(ranges, load)) return ranges;
   }
   return {};

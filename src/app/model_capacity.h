@@ -57,6 +57,7 @@ class ModelCapacity {
   const sim::Device device_;
   const Options options_;
   const model::CacheGroups groups_;
+  model::WeightMemory stage_;                // what each stage has besides layers
   std::vector<model::WeightMemory> layers_;  // [layers]
   model::WeightMemory first_;                // what the first stage has besides layers
   model::WeightMemory last_;

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "model/families/read_config.h"
 #include "model/rank_layout.h"
+#include "model/stage_borders.h"
 
 namespace millrace::app {
 namespace {
@@ -114,7 +115,7 @@ Needs find_needs(const ModelCapacity& capacity, const ModelCapacity::Load& load)
 }
 
 std::string stages_text(const std::optional<Ranges>& ranges) {
-  if (!ranges) return "more stages than it has layers";
+  if (!ranges) return "more stages than it can have";
   return fmt::format("{} stage{}", ranges->size(), ranges->size() == 1 ? "" : "s");
 }
 
@@ -124,6 +125,7 @@ Result<std::vector<Ranges>> divisions(const SimulateFlags& flags, const model::M
   std::vector<Ranges> shown;
   for (const int32_t pp_size : flags.pp_sizes) {
     auto ranges = model::divide_layers(config.layer_count(), pp_size);
+    if (ranges.has_value()) ranges = model::move_borders(config, std::move(*ranges));
     if (ranges.has_error()) return ranges.error();
     shown.push_back(std::move(*ranges));
   }

@@ -279,7 +279,8 @@ class FusedMoe {
 
 bool have_same_layout(const CpuPackedWeight& weight, const CpuPackedWeight& first) {
   return weight.out_features() == first.out_features() && weight.in_features() == first.in_features() &&
-         weight.layout().format == first.layout().format && weight.gate_up() == first.gate_up();
+         weight.layout().format == first.layout().format && weight.gate_up() == first.gate_up() &&
+         weight.rest() == nullptr;
 }
 
 void check_routing(const tensor::Routing& routing, int32_t experts) {

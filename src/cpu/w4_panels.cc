@@ -138,7 +138,7 @@ void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype
   const tensor::HostTensor all{.dtype = dtype, .shape = {index + 1}, .data = from};
   float value = 0.0f;
   tensor::read_floats(all, index, 1, &value);
-  value *= factor;  // exact: at most 11 bits times 7
+  value *= factor;  // exact: 11 bits of f16 times 7 of a factor
   std::memcpy(to + at * sizeof(float), &value, sizeof(value));
 }
 

@@ -1,5 +1,6 @@
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -99,6 +100,10 @@ bool gemma4_is_doubled(ConfigMembers& members, int64_t sharing) {
   constexpr std::string_view kWidths = "feed_forward_length";
   const auto widths = members.integers(kWidths);
   if (!widths || widths->empty()) return false;
+  if (std::ssize(*widths) != members.layer_count() || widths->front() < 1 ||
+      widths->front() > std::numeric_limits<int32_t>::max())
+    members.metadata().fail("{} has {} items from {}, wanted a width for each of {} layers", members.key(kWidths),
+                            widths->size(), widths->front(), members.layer_count());
   const bool is_doubled = widths->back() != widths->front();
   const int64_t first = members.layer_count() - sharing;
   for (int64_t layer = 0; layer < std::ssize(*widths); ++layer) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -374,6 +375,8 @@ class Mapper {
     float factor = 0;
     std::memcpy(&factor, scale->bytes.data() + static_cast<size_t>(count == 1 ? 0 : expert) * sizeof factor,
                 sizeof factor);
+    if (!std::isfinite(factor))
+      metadata_.fail("tensor '{}': factor {} is {}, wanted a finite number", name, expert, factor);
     return factor;
   }
 

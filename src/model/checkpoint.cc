@@ -20,7 +20,12 @@ constexpr std::string_view kPrefix = "model.";
 constexpr std::string_view kEmbedding = "embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.";
 /// The parts of a model under `kPrefix`.
-constexpr std::array<std::string_view, 3> kPrefixedParts = {"embed_tokens.", "layers.", "norm."};
+constexpr std::array<std::string_view, 6> kPrefixedParts = {"embed_tokens.",
+                                                            "layers.",
+                                                            "norm.",
+                                                            "embed_tokens_per_layer.",
+                                                            "per_layer_model_projection.",
+                                                            "per_layer_projection_norm."};
 
 /// Returns whether a name without `kPrefix` is that of a tensor under it.
 bool is_under_prefix(std::string_view name) {

@@ -45,7 +45,7 @@ bool is_of_span(std::string_view name, const ModelConfig& config, StageSpan span
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
   const std::string_view part(end, rest.data() + rest.size());  // with the dot before it
-  if (config.layer(layer).attention.keys_of && is_of_keys(part.substr(1), names)) return false;
+  if (config.layer(layer).attention.keys_of && part.starts_with('.') && is_of_keys(part.substr(1), names)) return false;
   if (!names.ignored_layer_part.empty() && part.starts_with(names.ignored_layer_part)) return false;
   return std::ranges::find(kDerived, part) == kDerived.end();
 }
@@ -254,6 +254,12 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
     known.insert(spec.stored_name());
     if (spec.part && !spec.part->scales.empty()) known.insert(spec.part->scales);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.stored_name()));
+  }
+  // A stage without layers has none of these.
+  if (config.layer_inputs) {
+    for (const std::string_view name :
+         {config.names.layer_input_embedding, config.names.layer_input_projection, config.names.layer_input_norm})
+      known.emplace(name);
   }
   const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   std::string unknown;  // the first in the order of names

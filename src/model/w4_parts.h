@@ -32,11 +32,11 @@ struct KeptCodes {
 };
 
 /// Returns whether weights that are packed together can keep the codes in which they are stored. `shards`, unless null,
-/// are those of the columns. The answer depends on the model alone, so that every count of ranks gives the same bits.
+/// are those of the columns. `sources` of experts are those of a rank.
 [[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, KeptCodes kept, const tensor::SumShards* shards);
 
 /// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
-/// 4 bits. Unless `kept.all`, all are quantized if one is. `memory` holds them. At most `threads` threads work; 0: one
+/// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.all`, all are quantized if one is. `memory` holds them. At most `threads` threads work; 0: one
 /// per processor.
 [[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const W4Source> sources, KeptCodes kept,
                                                         int32_t threads, std::deque<tensor::W4Storage>& memory);

@@ -9,8 +9,7 @@ constexpr double kPlainBits = 16;
 constexpr double kScaleBits = 16;
 constexpr double kZeroPointBits = 8;
 constexpr double kFp8ScaleBits = 32;
-constexpr double kFp8Group = 128;   // inputs that share a scale in memory, whatever the stored blocks are
-constexpr int kMaxIntegerBits = 4;  // integers of more bits are decoded at load
+constexpr double kFp8Group = 128;  // inputs that share a scale in memory, whatever the stored blocks are
 constexpr double kMxfp4Group = 32;
 
 /// Returns the bits of a weight that is computed as `--quantization` says.
@@ -24,6 +23,11 @@ double bits_of(Quantization quantization) {
     case Quantization::kNone: break;
   }
   return kPlainBits;
+}
+
+/// Returns the bits of a stored integer in memory.
+double code_bits(int bits) {
+  return bits > 4 ? 8 : 4;
 }
 
 /// The bits of a stored weight, and what its scales and zero points add.
@@ -42,11 +46,9 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
     case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kGptq:
     case QuantMethod::kAwq:
-      if (format.bits > kMaxIntegerBits) return {};
-      return {.bits = static_cast<double>(format.bits), .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
+      return {.bits = code_bits(format.bits), .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
     case QuantMethod::kCompressedTensors:
-      if (format.bits > kMaxIntegerBits && format.bits < 8) return {};
-      return {.bits = format.bits > 0 ? static_cast<double>(format.bits) : 8, .overhead = scales};
+      return {.bits = format.bits > 0 ? code_bits(format.bits) : 8, .overhead = scales};
     // The experts of MXFP4 have returned above. Of the first and the third, knows_stored_bits() says no.
     case QuantMethod::kModelOpt:
     case QuantMethod::kMxfp4:
@@ -94,7 +96,7 @@ WeightMemory memory_of_rank(const ModelConfig& config, StageSpan span, const std
       add_weight(config, spec, layout, kept_bits, memory);
     }
   }
-  if (span.first) memory.embedding_bytes = table * kPlainBits / 8;
+  if (config.embeds(span.first)) memory.embedding_bytes = table * kPlainBits / 8;
   if (config.layer_inputs) {
     const double inputs = static_cast<double>(config.layer_inputs->width) * span.layers.size();
     memory.embedding_bytes += inputs * config.vocab_size * kPlainBits / 8;

@@ -42,22 +42,31 @@ PackedBits WeightPacker::packed_bits(std::span<const std::string> names, const t
 
 std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string_view name,
                                                                      std::unique_ptr<DecodedMatrix>& decoded) {
-  const WeightPart& found = part(name);
-  const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
-  if (found.stored && backend_.decodes_embeddings()) {
-    const auto read = [stored = *found.stored, begin = found.rows.begin, to_bf16](int64_t first, int64_t rows,
-                                                                                  float* out) {
-      weights::decode_rows(stored, begin + first, rows, out);
-      if (!to_bf16) return;
-      for (int64_t i = 0; i < rows * stored.cols; ++i) out[i] = tensor::BFloat16::from_float(out[i]).to_float();
-    };
-    auto table = backend_.make_decoding_embedding(found.rows.size(), found.stored->cols, read);
-    count(name);
-    return table;
-  }
-  auto table = backend_.make_embedding(host_table(name, decoded));
+  auto table = make_decoding_table(name, 1);
+  if (!table) table = backend_.make_embedding(host_table(name, decoded));
   count(name);
   return table;
+}
+
+std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_decoding_table(std::string_view name, int64_t parts) const {
+  constexpr int64_t kLargestBlock = 256;
+  const WeightPart& found = part(name);
+  if (!found.stored || !backend_.decodes_embeddings()) return nullptr;
+  weights::StoredWeight stored = *found.stored;
+  if (parts > 1) {
+    const bool is_in_order = stored.blocks.row_order.is_in_order() && stored.blocks.column_order.is_in_order();
+    if (!stored.has_blocks() || !is_in_order || stored.cols % (parts * kLargestBlock) != 0) return nullptr;
+    stored.rows *= parts;
+    stored.cols /= parts;
+  }
+  const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
+  const int64_t begin = found.rows.begin * parts;
+  const auto read = [stored, begin, to_bf16](int64_t first, int64_t rows, float* out) {
+    weights::decode_rows(stored, begin + first, rows, out);
+    if (!to_bf16) return;
+    for (int64_t i = 0; i < rows * stored.cols; ++i) out[i] = tensor::BFloat16::from_float(out[i]).to_float();
+  };
+  return backend_.make_decoding_embedding(found.rows.size() * parts, stored.cols, read);
 }
 
 HostTensor WeightPacker::host_table(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) const {

@@ -39,6 +39,10 @@ class WeightPacker {
   std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
                                                          std::unique_ptr<DecodedMatrix>& decoded);
 
+  /// Makes a table [rows · parts, cols / parts] that decodes a tensor's rows, cut into parts, as they are looked up.
+  /// Null where the backend does not do that, and where a part is not whole blocks. It does not count the tensor.
+  [[nodiscard]] std::unique_ptr<tensor::EmbeddingTable> make_decoding_table(std::string_view name, int64_t parts) const;
+
   /// Returns the rows of such a table in host memory, without counting them.
   [[nodiscard]] tensor::HostTensor host_table(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) const;
 

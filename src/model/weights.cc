@@ -266,30 +266,38 @@ class LayerLoader {
   LayerWeights weights_;
 };
 
-/// Loads what makes the own inputs of a stage's layers. A table in host memory is read in place; elsewhere, or where
-/// not all layers are the stage's and the table is decoded, it has the stage's layers only.
-LayerInputWeights load_layer_inputs(WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config,
-                                    StageSpan span) {
-  const LayerInputsConfig& inputs = *config.layer_inputs;
-  LayerInputWeights weights;
+/// Makes the table of per-layer inputs from rows in host memory, which a host backend reads in place. Elsewhere, or
+/// where not all layers are the stage's and the table is decoded, it has the stage's layers only.
+void load_layer_table(const WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
+                      LayerInputWeights& weights) {
+  const int64_t width = config.layer_inputs->width;
   HostTensor table = packer.host_table(config.names.layer_input_embedding, weights.decoded_table);
-  weights.table_layers = config.layer_count();
-  weights.table_first = span.layers.begin;
   if (span.layers.size() < config.layer_count() && (!backend.is_host() || weights.decoded_table)) {
-    weights.slice = tensor::column_slice(
-        table, {int64_t{span.layers.begin} * inputs.width, int64_t{span.layers.end} * inputs.width});
+    weights.slice = tensor::column_slice(table, {span.layers.begin * width, span.layers.end * width});
     table = weights.slice.tensor;
     weights.decoded_table.reset();
     weights.table_layers = span.layers.size();
     weights.table_first = 0;
   }
-  table.shape = {int64_t{config.vocab_size} * weights.table_layers, inputs.width};
+  table.shape = {int64_t{config.vocab_size} * weights.table_layers, width};
   weights.table = backend.make_embedding(table);
+  if (backend.is_host()) return;
+  weights.slice = {};
+  weights.decoded_table.reset();
+}
+
+/// Loads what makes the own inputs of a stage's layers.
+LayerInputWeights load_layer_inputs(WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config,
+                                    StageSpan span) {
+  LayerInputWeights weights;
+  weights.table_layers = config.layer_count();
+  weights.table_first = span.layers.begin;
+  weights.table = packer.make_decoding_table(config.names.layer_input_embedding, config.layer_count());
+  if (!weights.table) load_layer_table(packer, backend, config, span, weights);
   packer.count(config.names.layer_input_embedding);
-  if (!backend.is_host()) weights.slice = {};
   weights.projection = packer.pack_plain({std::string(config.names.layer_input_projection)});
   std::vector<float> norm = packer.values(std::string(config.names.layer_input_norm));
-  for (float& value : norm) value = (value + norm_addend(config)) * inputs.join_factor;
+  for (float& value : norm) value = (value + norm_addend(config)) * config.layer_inputs->join_factor;
   weights.norm = backend.make_vector(norm);
   return weights;
 }

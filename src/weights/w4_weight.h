@@ -19,7 +19,8 @@ struct W4Kind {
   friend bool operator==(const W4Kind&, const W4Kind&) = default;
 };
 
-/// Returns the kind of a weight that tensor/w4.h describes without loss; nothing for others. Those are floating point
+/// Returns the kind of a weight that tensor/w4.h describes without loss, but for one
+/// rounding in f32 where NVFP4 has a factor; nothing for others. Those are floating point
 /// of more than 4 bits, groups of fewer than 32 columns other than those of NVFP4 and Q6_K, and groups of scattered
 /// columns.
 [[nodiscard]] std::optional<W4Kind> w4_kind(const StoredWeight& weight);

@@ -191,3 +191,21 @@ TEST_CASE("a report needs a known model and a described device") {
   REQUIRE_THAT(message(kDeepSeek, R"({"device":{"memory_gb":80,"memory_gb_per_s":1},"ranks":{"size":16}})"),
                Mentions("--tp-size 16", "1, 2, 4, 8"));
 }
+
+TEST_CASE("stages of Gemma 4 E2B have the embedding each") {
+  const model::ModelConfig config =
+      model::parse_config(
+          R"({"architectures":["Gemma4ForCausalLM"],"vocab_size":512,"hidden_size":64,"intermediate_size":128,)"
+          R"("num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,"max_position_embeddings":256,)"
+          R"("head_dim":16,"sliding_window":24,"hidden_size_per_layer_input":32,"vocab_size_per_layer_input":512,)"
+          R"("torch_dtype":"bfloat16","layer_types":["sliding_attention","full_attention","sliding_attention",)"
+          R"("full_attention"],"num_kv_shared_layers":1})")
+          .value();
+  const ModelCapacity capacity(config, device_of(141, 4), {});
+  for (const model::StageSpan& span : model::stage_spans({{0, 1}, {1, 4}}))
+    REQUIRE(capacity.weights(span).bytes == Approx(model::weight_memory(config, span, 1, 4).bytes));
+  REQUIRE(capacity.weights({.layers = {1, 4}, .first = false, .last = true}).embedding_bytes ==
+          Approx(2.0 * 512 * (64 + 3 * 32)));
+  // Of the device's memory one stage can have all; no division parts the last layer from the one that it sees.
+  REQUIRE(sizes(capacity.fewest_even({})) == std::vector<int32_t>{4});
+}

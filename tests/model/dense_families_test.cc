@@ -362,3 +362,41 @@ TEST_CASE("a wrapper loads by both prefixes and skips its other parts") {
   REQUIRE(load("model.language_model.", "", "model.vision_tower.patch_conv.weight").size() == wanted.size());
   REQUIRE_THAT(load("language_model.model.", "language_model.", "adapter.weight"), Mentions("'adapter.weight'"));
 }
+
+TEST_CASE("a wrapper of Gemma 4 E2B loads by its prefix, with keys that its last layers do not use") {
+  const std::string text =
+      family_json("Gemma4ForCausalLM",
+                  R"("model_type":"gemma4_text","head_dim":16,"sliding_window":24,"hidden_size_per_layer_input":32,)"
+                  R"("vocab_size_per_layer_input":512,"tie_word_embeddings":true,"num_kv_shared_layers":3,)"
+                  R"("layer_types":["sliding_attention","full_attention","sliding_attention","full_attention",)"
+                  R"("sliding_attention","sliding_attention","sliding_attention","full_attention"])");
+  const auto parsed = parse_config(fmt::format(
+      R"({{"architectures":["Gemma4ForConditionalGeneration"],"model_type":"gemma4","text_config":{}}})", text));
+  if (!parsed) FAIL(parsed.error().message);
+  const ModelConfig& config = *parsed;
+  const std::vector<test::TensorToWrite> plain = test::RandomModel(config, 6).tensors();
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});
+  const auto load = [&](std::string_view prefix, const std::string& extra, StageSpan span) {
+    std::vector<test::TensorToWrite> tensors = plain;
+    for (test::TensorToWrite& tensor : tensors)
+      tensor.name = fmt::format("{}{}", prefix, tensor.name.substr(std::string_view("model.").size()));
+    tensors.push_back({"model.vision_tower.patch.weight", {2}, {1, 2}});
+    tensors.push_back({fmt::format("{}{}", prefix, extra), {2}, {1, 2}});
+    const test::TemporaryFolder folder;
+    folder.write("model.safetensors", test::safetensors_text(tensors));
+    const auto checkpoint = Checkpoint::open(folder.path()).value();
+    const auto stage =
+        StageModel::load(*checkpoint, config, span, *backend, {.max_batch_tokens = 4, .max_logit_rows = 2}, {});
+    return stage ? "" : stage.error().message;
+  };
+  const StageSpan whole{.layers = {0, 8}};
+  for (const char* unused : {"k_proj.weight", "v_proj.weight", "k_norm.weight"})
+    REQUIRE(load("model.language_model.", fmt::format("layers.6.self_attn.{}", unused), whole) == "");
+  const std::string used = "layers.6.self_attn.k_proj.weight";
+  REQUIRE(load("language_model.model.", used, whole) == "");
+  // The part timer loads the embedding and the head alone.
+  REQUIRE(load("model.language_model.", used, {.layers = {0, 0}, .first = true, .last = true}) == "");
+  REQUIRE(load("model.language_model.", used, {.layers = {0, 2}, .first = true, .last = false}) == "");
+  REQUIRE_THAT(load("model.language_model.", "layers.6", whole), Mentions("layers.6"));
+  REQUIRE_THAT(load("model.language_model.", "layers.2.self_attn.x_proj.weight", whole), Mentions("x_proj"));
+}

@@ -4,12 +4,14 @@
 #include <cstring>
 
 #include "base/text_file.h"
+#include "cpu/cpu_backend.h"
 #include "model/checkpoint.h"
 #include "model/families/read_config.h"
 #include "model/generation_config.h"
 #include "model/gguf_files.h"
 #include "model/rope.h"
 #include "model/tensor_list.h"
+#include "model/weight_packer.h"
 #include "support/gguf_text.h"
 #include "support/mentions.h"
 #include "support/paths.h"
@@ -388,4 +390,43 @@ TEST_CASE("a tensor that the family has not is refused by name") {
   CHECK_THAT(refused.error().message, Mentions("attn_sinks.weight"));
   CHECK(
       model::reject_unknown_tensors(*checkpoint, config, {.layers = {0, 1}, .first = true, .last = false}).has_value());
+}
+
+TEST_CASE("rows of a quantized table are decoded in parts as they are looked up") {
+  constexpr uint32_t kQ8 = 8;
+  constexpr int64_t kRows = 10;
+  constexpr int64_t kCols = 512;
+  std::string blocks;
+  for (int64_t block = 0; block < kRows * kCols / 32; ++block) {
+    blocks += {static_cast<char>(block % 256), '\x2c'};  // a scale in f16
+    for (int64_t i = 0; i < 32; ++i) blocks += static_cast<char>((block * 7 + i * 5) % 255 - 127);
+  }
+  GgufText text;
+  text.add("general.architecture", "llama").add("llama.block_count", 2).add("llama.context_length", 512);
+  text.add("llama.embedding_length", 512).add("llama.feed_forward_length", 24).add("llama.attention.head_count", 2);
+  text.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  text.tensor("token_embd.weight", {kRows, kCols}, kQ8, blocks);
+  const TemporaryFolder folder;
+  folder.write("m.gguf", text.text());
+  const model::ModelConfig config = model::read_config(folder.path() / "m.gguf").value();
+  const auto checkpoint = model::Checkpoint::open(folder.path() / "m.gguf").value();
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
+  model::WeightPacker packer(*checkpoint, *backend, config, {});
+  const std::string name = "model.embed_tokens.weight";
+  REQUIRE(packer.resolve({{.name = name, .shape = {kRows, kCols}}}).has_value());
+  std::unique_ptr<model::DecodedMatrix> memory;
+  const tensor::HostTensor whole = packer.host_table(name, memory);
+  std::vector<float> wanted(static_cast<size_t>(kRows * kCols));
+  tensor::read_floats(whole, 0, kRows * kCols, wanted.data());
+  const auto table = packer.make_decoding_table(name, 2);
+  REQUIRE(table != nullptr);
+  std::vector<int32_t> rows;
+  for (int32_t row = 0; row < 2 * kRows; ++row) rows.push_back(row);
+  std::vector<float> found(wanted.size());
+  backend->run_and_wait([&] {
+    backend->embed(*table, backend->upload(rows),
+                   {.data = found.data(), .dtype = tensor::DType::kF32, .rows = 2 * kRows, .cols = kCols / 2});
+  });
+  REQUIRE(found == wanted);
+  REQUIRE(packer.make_decoding_table(name, 4) == nullptr);  // half a block of the largest type
 }
