@@ -36,8 +36,8 @@ struct KeptCodes {
 [[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, KeptCodes kept, const tensor::SumShards* shards);
 
 /// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
-/// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.all`, all are quantized if one is. `memory` holds them. At most `threads` threads work; 0: one
-/// per processor.
+/// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.all`, all are quantized if one is. `memory` holds them.
+/// At most `threads` threads work; 0: one per processor.
 [[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const W4Source> sources, KeptCodes kept,
                                                         int32_t threads, std::deque<tensor::W4Storage>& memory);
 

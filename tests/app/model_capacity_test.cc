@@ -203,9 +203,9 @@ TEST_CASE("stages of Gemma 4 E2B have the embedding each") {
           .value();
   const ModelCapacity capacity(config, device_of(141, 4), {});
   for (const model::StageSpan& span : model::stage_spans({{0, 1}, {1, 4}}))
-    REQUIRE(capacity.weights(span).bytes == Approx(model::weight_memory(config, span, 1, 4).bytes));
+    REQUIRE(capacity.weights(span).bytes == Approx(model::weight_memory(config, span, 1, 4).bytes).epsilon(0.001));
   REQUIRE(capacity.weights({.layers = {1, 4}, .first = false, .last = true}).embedding_bytes ==
           Approx(2.0 * 512 * (64 + 3 * 32)));
-  // Of the device's memory one stage can have all; no division parts the last layer from the one that it sees.
+  // One device holds the whole model.
   REQUIRE(sizes(capacity.fewest_even({})) == std::vector<int32_t>{4});
 }

@@ -363,7 +363,7 @@ TEST_CASE("a wrapper loads by both prefixes and skips its other parts") {
   REQUIRE_THAT(load("language_model.model.", "language_model.", "adapter.weight"), Mentions("'adapter.weight'"));
 }
 
-TEST_CASE("a wrapper of Gemma 4 E2B loads by its prefix, with keys that its last layers do not use") {
+TEST_CASE("a wrapper of Gemma 4 E2B loads with unused keys") {
   const std::string text =
       family_json("Gemma4ForCausalLM",
                   R"("model_type":"gemma4_text","head_dim":16,"sliding_window":24,"hidden_size_per_layer_input":32,)"

@@ -392,7 +392,7 @@ TEST_CASE("a tensor that the family has not is refused by name") {
       model::reject_unknown_tensors(*checkpoint, config, {.layers = {0, 1}, .first = true, .last = false}).has_value());
 }
 
-TEST_CASE("rows of a quantized table are decoded in parts as they are looked up") {
+TEST_CASE("rows of a quantized table are decoded in parts") {
   constexpr uint32_t kQ8 = 8;
   constexpr int64_t kRows = 10;
   constexpr int64_t kCols = 512;
@@ -411,7 +411,8 @@ TEST_CASE("rows of a quantized table are decoded in parts as they are looked up"
   const model::ModelConfig config = model::read_config(folder.path() / "m.gguf").value();
   const auto checkpoint = model::Checkpoint::open(folder.path() / "m.gguf").value();
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
-  model::WeightPacker packer(*checkpoint, *backend, config, {});
+  const model::LoadOptions options;
+  model::WeightPacker packer(*checkpoint, *backend, config, options);
   const std::string name = "model.embed_tokens.weight";
   REQUIRE(packer.resolve({{.name = name, .shape = {kRows, kCols}}}).has_value());
   std::unique_ptr<model::DecodedMatrix> memory;
@@ -425,7 +426,10 @@ TEST_CASE("rows of a quantized table are decoded in parts as they are looked up"
   std::vector<float> found(wanted.size());
   backend->run_and_wait([&] {
     backend->embed(*table, backend->upload(rows),
-                   {.data = found.data(), .dtype = tensor::DType::kF32, .rows = 2 * kRows, .cols = kCols / 2});
+                   {.data = reinterpret_cast<std::byte*>(found.data()),
+                    .dtype = tensor::DType::kF32,
+                    .rows = 2 * kRows,
+                    .cols = kCols / 2});
   });
   REQUIRE(found == wanted);
   REQUIRE(packer.make_decoding_table(name, 4) == nullptr);  // half a block of the largest type
