@@ -87,6 +87,11 @@ struct PartialSizes {
       using Tile = decltype(tile);
       split_keys = Tile::kTileSplitKeys;
       channels = Tile::kLatent;
+      if constexpr (Tile::kByWarpgroup) {
+        tile_pairs = Tile::kPairs;
+      } else {
+        tile_pairs = kTileRows;
+      }
       total_bytes = Tile::kTotalBytes * static_cast<size_t>(kWideBlocks);
     });
     // A sequence may have one split more than its splits of DeviceBatch divide into.
@@ -99,6 +104,7 @@ struct PartialSizes {
     return pairs(split_rows) * static_cast<size_t>(channels + 2) * sizeof(float);
   }
   int32_t split_keys = 0;
+  int32_t tile_pairs = 0;  ///< pairs of row and head of a block
   int32_t channels = 0;
   int32_t slots = 0;
   size_t pairs_per_row = 0;
@@ -121,7 +127,7 @@ struct SparseSizes {
     wanted_splits = ceil_div(chosen_count, sizes.split_keys);
     row_pairs = static_cast<size_t>(shape.head_count) * static_cast<size_t>(wanted_splits);
     const size_t row_bytes = partial_bytes(1);
-    split_rows = kMaxSplitTiles / ceil_div(shape.head_count, kTileRows);
+    split_rows = kMaxSplitTiles / ceil_div(shape.head_count, sizes.tile_pairs);
     if (wanted_splits < 2) split_rows = 0;
     if (static_cast<size_t>(split_rows) * row_bytes > kMaxPartialBytes)
       split_rows = static_cast<int32_t>(kMaxPartialBytes / row_bytes);

@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 #include <stdexcept>
 
 #include "cuda/error.h"
@@ -16,6 +14,7 @@
 #include "cuda/sampling.h"
 #include "cuda/upload_batch.h"
 #include "cuda/weights.h"
+#include "tensor/padded_context.h"
 
 namespace millrace::cuda {
 namespace {
@@ -68,8 +67,7 @@ size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCac
   }
   if (const tensor::IndexerShape& indexer = bounds.indexer; indexer.head_count > 0) {
     BatchBounds batch = batch_of(bounds.rows);
-    batch.context = static_cast<int32_t>(std::min<uint32_t>(std::bit_ceil(static_cast<uint32_t>(bounds.context)),
-                                                            std::numeric_limits<int32_t>::max()));  // as graphs pad it
+    batch.context = tensor::padded_context(bounds.context, indexer.chosen_count);  // as graphs pad it
     most = std::max(most, choose_tokens_workspace_bytes(indexer, batch));
     for (const tensor::LatentShape& latent : bounds.latent_attention)
       most = std::max(most, sparse_latent_attention_workspace_bytes(latent, indexer.chosen_count, batch, products));

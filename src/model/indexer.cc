@@ -1,8 +1,8 @@
 #include "model/indexer.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
+
+#include "tensor/padded_context.h"
 
 namespace millrace::model {
 
@@ -41,9 +41,7 @@ int32_t padded_context(const tensor::BatchLayout& batch, int32_t chosen) {
   int32_t longest = 0;
   for (size_t s = 0; s < batch.sequence_count(); ++s)
     longest = std::max(longest, batch.prefix[s] + batch.row_begin[s + 1] - batch.row_begin[s]);
-  if (longest <= chosen) return chosen;
-  const uint64_t padded = std::bit_ceil(static_cast<uint64_t>(longest));
-  return static_cast<int32_t>(std::min<uint64_t>(padded, std::numeric_limits<int32_t>::max()));
+  return tensor::padded_context(longest, chosen);
 }
 
 Indexer::Indexer(tensor::Backend& backend, const IndexerConfig& config, int64_t rows, int64_t tail_rows)

@@ -312,6 +312,30 @@ TEST_CASE("an indexer chooses the largest scores for attention") {
   }
 }
 
+TEST_CASE("an indexer chooses more tokens than a split has keys") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 65);
+  const IndexedCase sizes = case_of(4, 32, 600);
+  const IndexedWeights weights = random_indexed_weights(random, sizes, true);
+  IndexedSequence sequence = random_indexed(random, sizes, 604);
+  sequence.chunks = {599, 1, 1, 1, 2};
+  IndexedSequence company = random_indexed(random, sizes, 9);
+  company.chunks = {5, 1, 1, 1, 1};
+  for_each_indexer([&](tensor::Backend& backend) {
+    const DType dtype = backend.compute_dtype();
+    const bool is_bf16 = dtype == DType::kBF16;
+    const auto got = IndexedFeeder(backend, sizes, weights).feed({company, sequence}, test_seed())[1];
+    for (int32_t row = 598; row < sequence.length; ++row) {
+      const std::vector<int32_t>& chosen = got.chosen[static_cast<size_t>(row)];
+      REQUIRE(chosen.empty() == (row < 600));
+      if (!chosen.empty())
+        check_choice(chosen, expected_scores(sizes, weights, sequence, row, dtype), is_bf16 ? 2e-3 : 1e-5);
+      check_close(row_of(got.out, row, sizes.latents.output_width()),
+                  expected_output(sizes, weights, sequence, row, chosen, dtype), unit(dtype), is_bf16 ? 0.03 : 2e-5);
+    }
+  });
+}
+
 TEST_CASE("of equal scores an indexer chooses the lower positions") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 61);

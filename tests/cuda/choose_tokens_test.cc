@@ -2,6 +2,7 @@
 // check.
 
 #include <numeric>
+#include <set>
 
 #include "cuda/device_array.h"
 #include "cuda/emulator/emulator.h"
@@ -164,8 +165,12 @@ TEST_CASE("rows of many parts choose as one part does") {
     double size = 1.0;
     for (const float score : scores) size = std::max(size, std::abs(double{score}));
     int64_t missed = 0;
-    for (size_t i = 0; i < scores.size(); ++i)
+    std::set<float> left;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      REQUIRE_FALSE((is_chosen[i] && left.contains(scores[i])));  // of equal scores the lower position is chosen
+      if (!is_chosen[i]) left.insert(scores[i]);
       missed += static_cast<int64_t>(!is_chosen[i] && double{scores[i]} > double{least} + 1e-5 * size);
+    }
     REQUIRE(missed == 0);
   }
 }
