@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 
@@ -29,13 +30,7 @@ Error invalid(std::string message) {
 class AutomatonBuilder {
  public:
   AutomatonBuilder(const Definition& definition, const Vocabulary& vocabulary)
-      : definition_(definition), vocabulary_(vocabulary), unspellable_(vocabulary.spellable().complement()) {
-    for (std::string_view prefix = definition.prefix; !prefix.empty() && !unspellable_.empty();) {
-      const DecodedUtf8 next = decode_utf8(prefix);
-      if (next.valid) unspellable_ = unspellable_.without(CharSet(next.code_point));
-      prefix.remove_prefix(next.length);
-    }
-  }
+      : definition_(definition), vocabulary_(vocabulary), unspellable_(vocabulary.spellable().complement()) {}
 
   Result<Automaton> build() {
     CHECK(definition_.root != nullptr, "a definition without a root");
@@ -44,7 +39,9 @@ class AutomatonBuilder {
       add_rule(rule.name);
     }
     root_ = add_rule("the whole");
-    build(*definition_.root, Rule(rules_[root_]));
+    const Rule whole = rules_[root_];
+    const std::string_view given = unspellable_.empty() ? std::string_view() : definition_.prefix;
+    (void)build_begun(*definition_.root, whole.begin, whole.end, given);
     for (size_t i = 0; i < definition_.rules.size(); ++i) {
       build(*definition_.rules[i].expression, Rule(rules_[i]));
     }
@@ -97,10 +94,8 @@ class AutomatonBuilder {
     switch (expression.kind) {
       case Expression::Kind::kLiteral: build_literal(expression.text, from, to); break;
       case Expression::Kind::kChar: build_char(expression.chars, from, to); break;
-      case Expression::Kind::kSequence: build_sequence(expression.parts, from, to); break;
-      case Expression::Kind::kChoice:
-        for (const ExpressionPtr& part : expression.parts) build(*part, from, to);
-        break;
+      case Expression::Kind::kSequence: (void)build_begun_sequence(expression.parts, from, to, ""); break;
+      case Expression::Kind::kChoice: (void)build_begun_choice(expression.parts, from, to, ""); break;
       case Expression::Kind::kRepeat: build_repeat(expression, from, to); break;
       case Expression::Kind::kReference: states_[from].calls.push_back({expression.rule, to}); break;
       case Expression::Kind::kNetwork: build_network(expression, from, to); break;
@@ -116,8 +111,9 @@ class AutomatonBuilder {
 
   /// Notes some characters that the grammar asks for and no tokens spell.
   void note_missing(char32_t c) {
-    std::string spelling;
-    append_utf8(spelling, c);
+    const bool is_control = c < 0x20 || (c >= 0x7F && c < 0xA0);
+    std::string spelling = is_control ? fmt::format("U+{:04X}", static_cast<uint32_t>(c)) : "";
+    if (!is_control) append_utf8(spelling, c);
     if (missing_.size() < kMaxMissing && std::ranges::find(missing_, spelling) == missing_.end())
       missing_.push_back(std::move(spelling));
   }
@@ -136,7 +132,10 @@ class AutomatonBuilder {
   }
 
   void build_literal(const std::string& text, StateId from, StateId to) {
-    if (!unspellable_.empty() && !is_spellable(text)) return;
+    if (unspellable_.empty() || is_spellable(text)) build_bytes(text, from, to);
+  }
+
+  void build_bytes(std::string_view text, StateId from, StateId to) {
     if (text.empty()) states_[from].epsilons.push_back(to);
     for (size_t i = 0; i < text.size(); ++i) {
       const StateId next = i + 1 == text.size() ? to : add_state();
@@ -144,6 +143,57 @@ class AutomatonBuilder {
       states_[from].bytes.push_back({byte, byte, next});
       from = next;
     }
+  }
+
+  /// Builds a part that the text reaches with `given`, the rest of the prefix: no token spells what that covers.
+  /// Returns the rest after the part; "" where it is not one, and nothing where the part does not begin with `given`.
+  std::optional<std::string_view> build_begun(const Expression& part, StateId from, StateId to,
+                                              std::string_view given) {
+    if (!given.empty() && !is_too_large_) {
+      switch (part.kind) {
+        case Expression::Kind::kLiteral: return build_begun_literal(part.text, from, to, given);
+        case Expression::Kind::kSequence: return build_begun_sequence(part.parts, from, to, given);
+        case Expression::Kind::kChoice: return build_begun_choice(part.parts, from, to, given);
+        case Expression::Kind::kReference:
+          // A copy of the rule, whose other uses are not covered. Left recursion is refused later.
+          if (copies_of_rules_ == kMaxCopiesOfRules) break;
+          ++copies_of_rules_;
+          return build_begun(*definition_.rules[part.rule].expression, from, to, given);
+        default: break;
+      }
+    }
+    build(part, from, to);
+    return "";
+  }
+
+  std::optional<std::string_view> build_begun_literal(std::string_view text, StateId from, StateId to,
+                                                      std::string_view given) {
+    const size_t covered = std::min(text.size(), given.size());
+    if (text.substr(0, covered) != given.substr(0, covered)) return std::nullopt;
+    if (is_spellable(text.substr(covered))) build_bytes(text, from, to);
+    return given.substr(covered);
+  }
+
+  std::optional<std::string_view> build_begun_sequence(const std::vector<ExpressionPtr>& parts, StateId from,
+                                                       StateId to, std::string_view given) {
+    if (parts.empty()) states_[from].epsilons.push_back(to);
+    std::optional<std::string_view> rest = given;
+    for (size_t i = 0; i < parts.size() && rest; ++i) {
+      const StateId next = i + 1 == parts.size() ? to : add_state();
+      rest = build_begun(*parts[i], from, next, *rest);
+      from = next;
+    }
+    return rest;
+  }
+
+  std::optional<std::string_view> build_begun_choice(const std::vector<ExpressionPtr>& parts, StateId from, StateId to,
+                                                     std::string_view given) {
+    std::optional<std::string_view> rest;
+    for (const ExpressionPtr& part : parts) {
+      const auto own = build_begun(*part, from, to, given);
+      if (own) rest = rest && *rest != *own ? "" : *own;
+    }
+    return rest;
   }
 
   void build_char(const CharSet& all, StateId from, StateId to) {
@@ -184,15 +234,6 @@ class AutomatonBuilder {
       begin = end;
     }
     return edges;
-  }
-
-  void build_sequence(const std::vector<ExpressionPtr>& parts, StateId from, StateId to) {
-    if (parts.empty()) states_[from].epsilons.push_back(to);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const StateId next = i + 1 == parts.size() ? to : add_state();
-      build(*parts[i], from, next);
-      from = next;
-    }
   }
 
   void build_network(const Expression& expression, StateId from, StateId to) {
@@ -424,14 +465,16 @@ class AutomatonBuilder {
 
   static constexpr RuleIndex kNoRule = UINT32_MAX;
   static constexpr size_t kMaxMissing = 8;
+  static constexpr size_t kMaxCopiesOfRules = 64;
 
   const Definition& definition_;
   const Vocabulary& vocabulary_;
-  CharSet unspellable_;               // except those of the prefix, which no token spells
+  CharSet unspellable_;
   std::vector<std::string> missing_;  // characters of unspellable_ without which some part has no text
   std::vector<State> states_;
   std::vector<Rule> rules_;
   RuleIndex root_ = 0;
+  size_t copies_of_rules_ = 0;
   std::unordered_map<const Expression*, RepeatedRule> repeated_rules_;
   std::vector<bool> is_productive_;
   std::vector<bool> is_nullable_;

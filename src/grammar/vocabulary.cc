@@ -62,17 +62,23 @@ bool Vocabulary::find_spellable(std::span<const std::string> texts) {
     if (text.size() == 1) is_token[static_cast<uint8_t>(text.front())] = true;
   }
   const bool can_continue = std::all_of(is_token.begin() + 0x80, is_token.begin() + 0xC0, [](bool is) { return is; });
+  std::vector<char32_t> characters;
+  for (const std::string& text : texts) {
+    const DecodedUtf8 first = decode_utf8(text);
+    if (first.valid && first.length == text.size()) characters.push_back(first.code_point);
+  }
+  std::ranges::sort(characters);
+  // A set takes ranges in ascending order at once, and others by a copy.
+  for (size_t i = 0, end = 0; i < characters.size(); i = end) {
+    for (end = i + 1; end < characters.size() && characters[end] <= characters[end - 1] + 1;) ++end;
+    spellable_.add(characters[i], characters[end - 1]);
+  }
   for (const LeadBytes& leads : kLeadBytes) {
     for (uint32_t lead = leads.low; can_continue && lead <= leads.high; ++lead) {
       const char32_t first = (lead & leads.bits) << leads.continuation_bits;
       const char32_t last = first + (char32_t{1} << leads.continuation_bits) - 1;
       if (is_token[lead]) spellable_.add(std::max(first, leads.least), last);
     }
-  }
-  for (const std::string& text : texts) {
-    const DecodedUtf8 first = decode_utf8(text);
-    const bool is_char = first.valid && first.length == text.size();
-    if (is_char && !spellable_.contains(first.code_point)) spellable_.add(first.code_point, first.code_point);
   }
   return can_continue;
 }
@@ -83,24 +89,32 @@ bool Vocabulary::is_used(TokenId token) const {
 }
 
 bool Vocabulary::can_spell(std::string_view text) const {
+  if (text.empty()) return true;
+  const auto is_token = [this](std::string_view part) {
+    return std::ranges::binary_search(tokens_, part, {}, [this](TokenId token) { return text_of(token); });
+  };
   std::vector<bool> leads_to_end(text.size() + 1);
   leads_to_end[text.size()] = true;
   for (size_t begin = text.size(); begin-- > 0;) {
-    const std::string_view rest = text.substr(begin);
-    leads_to_end[begin] = std::ranges::any_of(tokens_, [&](TokenId token) {
-      return rest.starts_with(text_of(token)) && leads_to_end[begin + text_of(token).size()];
-    });
+    const size_t longest = std::min(max_token_bytes_, text.size() - begin);
+    for (size_t n = 1; n <= longest && !leads_to_end[begin]; ++n)
+      leads_to_end[begin] = leads_to_end[begin + n] && is_token(text.substr(begin, n));
   }
   if (!leads_to_end[0]) return false;
   // A token may also end within the text that has begun before it.
   std::vector<bool> is_reached(text.size());
   is_reached[0] = true;
+  for (const TokenId token : tokens_) {
+    const std::string_view own = text_of(token);
+    for (size_t at = own.find(text.front()); at != own.npos; at = own.find(text.front(), at + 1)) {
+      const std::string_view read = own.substr(at);
+      if (read.size() < text.size() && text.starts_with(read)) is_reached[read.size()] = true;
+    }
+  }
   for (size_t end = 1; end < text.size(); ++end) {
-    const std::string_view read = text.substr(0, end);
-    is_reached[end] = std::ranges::any_of(tokens_, [&](TokenId token) {
-      const std::string_view own = text_of(token);
-      return own.ends_with(read) || (read.ends_with(own) && is_reached[end - own.size()]);
-    });
+    const size_t longest = std::min(max_token_bytes_, end);
+    for (size_t n = 1; n <= longest && !is_reached[end]; ++n)
+      is_reached[end] = is_reached[end - n] && is_token(text.substr(end - n, n));
     if (is_reached[end] && !leads_to_end[end]) return false;
   }
   return true;

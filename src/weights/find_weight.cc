@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace millrace::weights {
 namespace {
@@ -123,10 +124,14 @@ class WeightFinder {
       weight_.group_cols = 0;
       return {};
     }
-    const int64_t size = format_.group_size > 0 && !format_.has_exceptions ? format_.group_size : weight_.cols / groups;
-    if (size < 1 || (weight_.cols + size - 1) / size != groups)
-      return scales.wrong(fmt::format("the scales of {} columns in groups of {}", weight_.cols, size));
-    weight_.group_cols = size;
+    const auto fits = [&](int64_t size) { return size > 0 && (weight_.cols + size - 1) / size == groups; };
+    const std::vector<int64_t> stated =
+        format_.has_exceptions ? format_.group_sizes : std::vector<int64_t>{format_.group_size};
+    const auto size = std::ranges::find_if(stated, fits);
+    if (size == stated.end() || std::ranges::count_if(stated, fits) > 1)
+      return scales.wrong(fmt::format("the scales of {} columns in groups of one size of [{}], where 0 is a whole row",
+                                      weight_.cols, fmt::join(stated, ", ")));
+    weight_.group_cols = *size;
     return {};
   }
 
@@ -150,7 +155,6 @@ class WeightFinder {
 
   Result<void> set_block_scales(const Found& scales) {
     constexpr int64_t kUsualBlock = 128;
-    constexpr int64_t kMxColumns = 32;
     weight_.group_rows = format_.block_rows > 0 ? format_.block_rows : kUsualBlock;
     weight_.group_cols = format_.block_cols > 0 ? format_.block_cols : kUsualBlock;
     // MXFP8 beside other formats of one checkpoint, as ModelOpt writes it.
@@ -192,17 +196,23 @@ class WeightFinder {
     return std::optional(weight_);
   }
 
-  /// Returns the bits of codes in `words` words; those of the format where none fit.
-  [[nodiscard]] int bits_of(int64_t words) const {
-    for (int bits = 2; format_.has_exceptions && bits <= 8; ++bits) {
-      if ((format_.widths >> bits & 1) != 0 && (weight_.cols * bits + 31) / 32 == words) return bits;
+  /// Returns the bits of codes that are stored in `codes.shape[dim]` words; those of the format where none fit.
+  Result<int> bits_of(const Found& codes, size_t dim) const {
+    std::vector<int> fitting;
+    for (int bits = 2; format_.has_exceptions && codes.tensor.shape.size() == 2 && bits <= 8; ++bits) {
+      if ((format_.widths >> bits & 1) != 0 && (weight_.cols * bits + 31) / 32 == codes.tensor.shape[dim])
+        fitting.push_back(bits);
     }
-    return format_.bits;
+    if (fitting.size() > 1)
+      return codes.wrong(fmt::format("a shape that only one of {} bits has", fmt::join(fitting, " and ")));
+    return fitting.empty() ? format_.bits : fitting.front();
   }
 
   /// compressed-tensors' pack-quantized: words along the columns.
   Outcome find_packed(const Found& codes) {
-    const int bits = codes.tensor.shape.size() == 2 ? bits_of(codes.tensor.shape[1]) : 0;
+    const auto width = bits_of(codes, 1);
+    if (!width) return width.error();
+    const int bits = *width;
     const int64_t words = (weight_.cols * bits + 31) / 32;
     if (codes.tensor.dtype != "I32" || bits == 0 || !codes.has_shape({weight_.rows, words}))
       return codes.wrong(fmt::format("I32 [{}, {}] of {} bits", weight_.rows, words, bits));
@@ -256,7 +266,9 @@ class WeightFinder {
   }
 
   Outcome find_gptq(const Found& codes) {
-    const int bits = codes.tensor.shape.size() == 2 ? bits_of(codes.tensor.shape[0]) : 0;
+    const auto width = bits_of(codes, 0);
+    if (!width) return width.error();
+    const int bits = *width;
     if (format_.method != QuantMethod::kGptq)
       return make_error(ErrorCode::kData, "tensor '{}' is of GPTQ or AWQ, which quantization_config does not say",
                         codes.name);

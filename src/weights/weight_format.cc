@@ -8,8 +8,6 @@
 namespace millrace::weights {
 namespace {
 
-constexpr int64_t kMxColumns = 32;
-
 template <class... Args>
 Error bad(fmt::format_string<Args...> format, Args&&... args) {
   return Error{ErrorCode::kData, "quantization_config: " + fmt::format(format, std::forward<Args>(args)...)};
@@ -28,6 +26,13 @@ std::string text(JsonObject object, std::string_view name, std::string_view usua
   std::string_view value = usual;
   (void)object[name].get(value);
   return std::string(value);
+}
+
+/// Adds what some tensors have: integers of `bits` in groups of `group_size` columns, or of all where it is below 1.
+void add_choice(WeightFormat& format, int64_t bits, int64_t group_size) {
+  const int64_t size = std::max<int64_t>(group_size, 0);
+  format.widths |= 1u << bits;
+  if (std::ranges::find(format.group_sizes, size) == format.group_sizes.end()) format.group_sizes.push_back(size);
 }
 
 Result<WeightFormat> parse_fp8(JsonObject config) {
@@ -73,7 +78,7 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
   format.is_gptq_v2 = stored == "gptq_v2";
   JsonObject rules;  // patterns of modules, with what differs there
   format.has_exceptions = config["dynamic"].get(rules) && rules.size() > 0;
-  format.widths = 1u << format.bits;
+  add_choice(format, *bits, *group_size);
   for (const JsonMember rule : rules) {
     JsonObject members;
     if (!rule.value.get(members)) continue;
@@ -81,7 +86,9 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
     if (!other) return other.error();
     if (std::ranges::find(kBits, *other) == kBits.end())
       return bad("dynamic: bits of '{}' is {}, wanted 2, 3, 4 or 8", rule.key, *other);
-    format.widths |= 1u << *other;
+    const auto size = integer(members, "group_size", *group_size);
+    if (!size) return size.error();
+    add_choice(format, *other, *size);
   }
   return format;
 }
@@ -120,7 +127,7 @@ Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& fo
     format.group_size = columns;
   }
   has_integers = has_integers || is_integer;
-  if (is_integer) format.widths |= 1u << *bits;
+  if (is_integer) add_choice(format, *bits, *group_size);
   JsonArray block;
   if (scheme["block_structure"].get(block) && block.size() == 2) {
     if (!block.at(0).get(format.block_rows) || !block.at(1).get(format.block_cols) || format.block_rows < 1 ||
@@ -131,6 +138,14 @@ Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& fo
   return {};
 }
 
+/// Transforms rotate inputs before a product, which nothing here computes.
+Result<void> check_no_transforms(JsonObject config) {
+  const JsonValue value = config["transform_config"];
+  JsonObject members;
+  if (value.is_missing() || value.is_null() || (value.get(members) && members.size() == 0)) return {};
+  return bad("transform_config is {}, wanted none", to_short_json(value, 80));
+}
+
 Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   constexpr std::array<std::string_view, 8> kFormats = {
       "int-quantized",        "float-quantized",      "naive-quantized", "pack-quantized",
@@ -139,6 +154,7 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   if (std::ranges::find(kFormats, stored) == kFormats.end())
     return bad("format is '{}', wanted one of {}", stored, fmt::join(kFormats, ", "));
   WeightFormat format{.method = QuantMethod::kCompressedTensors};
+  RETURN_IF_ERROR(check_no_transforms(config));
   JsonObject groups;
   if (!config["config_groups"].get(groups) || groups.size() == 0)
     return bad("config_groups is missing, wanted an object of groups");
@@ -150,6 +166,17 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   return format;
 }
 
+/// Which format a tensor has follows from what is stored, but others than these would be taken for one of them.
+Result<WeightFormat> parse_modelopt(JsonObject config) {
+  JsonObject nested;  // of hf_quant_config.json
+  const bool is_nested = config["quantization"].get(nested);
+  const std::string algorithm = text(config, "quant_algo", is_nested ? text(nested, "quant_algo", "") : "");
+  const bool is_known = algorithm.empty() || algorithm.starts_with("FP8") || algorithm == "MXFP8" ||
+                        algorithm.starts_with("NVFP4") || algorithm == "W4A16_NVFP4" || algorithm == "MIXED_PRECISION";
+  if (!is_known) return bad("quant_algo is '{}', wanted FP8, MXFP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algorithm);
+  return WeightFormat{.method = QuantMethod::kModelOpt};
+}
+
 }  // namespace
 
 Result<WeightFormat> parse_weight_format(JsonObject config) {
@@ -159,7 +186,7 @@ Result<WeightFormat> parse_weight_format(JsonObject config) {
   if (method == "compressed-tensors") return parse_compressed_tensors(config);
   if (method == "gptq") return parse_gptq(config);
   if (method == "awq") return parse_awq(config);
-  if (method == "modelopt") return WeightFormat{.method = QuantMethod::kModelOpt};
+  if (method == "modelopt") return parse_modelopt(config);
   if (method == "mxfp4") return WeightFormat{.method = QuantMethod::kMxfp4};
   return bad(
       "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4 or "

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/json_value.h"
 #include "base/result.h"
@@ -10,15 +11,19 @@ namespace millrace::weights {
 /// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type.
 enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt, kMxfp4, kGguf };
 
+constexpr int64_t kMxColumns = 32;  ///< columns per scale of the OCP microscaling formats
+
 /// What quantization_config says of how to read weights. Which tensors are quantized follows from what is stored.
 struct WeightFormat {
   QuantMethod method = QuantMethod::kNone;
-  int bits = 0;                 ///< of packed integers: GPTQ, AWQ, and compressed-tensors' pack-quantized
-  int64_t group_size = 0;       ///< columns per scale; 0: all
-  bool has_exceptions = false;  ///< tensors may have other group sizes, and other bits of `widths`, as their shapes say
-  uint32_t widths = 0;          ///< a bit 1 << n for each count of bits n
-  bool is_gptq_v2 = false;      ///< zero points are stored as they are
-  int64_t block_rows = 0;       ///< of FP8 with a scale per block; 0: no blocks
+  int bits = 0;            ///< of packed integers: GPTQ, AWQ, and compressed-tensors' pack-quantized
+  int64_t group_size = 0;  ///< columns per scale; 0: all
+  /// Tensors may have any bits of `widths` and any of `group_sizes`. The shapes of a tensor say which it has.
+  bool has_exceptions = false;
+  uint32_t widths = 0;               ///< a bit 1 << n for each count of bits n
+  std::vector<int64_t> group_sizes;  ///< each once, as group_size
+  bool is_gptq_v2 = false;           ///< zero points are stored as they are
+  int64_t block_rows = 0;            ///< of FP8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;
 
   friend bool operator==(const WeightFormat&, const WeightFormat&) = default;

@@ -29,37 +29,53 @@ inline constexpr TokenId kEnd = 256;
 
 using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 
+/// How every text begins: with `text`, of which the prompt already holds `given` bytes. One more line may begin so.
+struct Beginning {
+  std::string text;
+  size_t given = 0;
+};
+
 /// `read` adds to a definition and gives its root.
 template <class Read>
 [[nodiscard]] Result<GrammarPtr> compile_grammar(const Read& read,
                                                  std::shared_ptr<const grammar::Vocabulary> vocabulary,
                                                  std::vector<TokenId> stop_token_ids,
-                                                 const grammar::GrammarLimits& limits = {}) {
+                                                 const grammar::GrammarLimits& limits = {},
+                                                 const Beginning& beginning = {}) {
   grammar::Definition definition;
   auto root = read(definition);
   if (root.has_error()) return root.error();
   definition.root = *root;
+  if (!beginning.text.empty()) {
+    const auto first = grammar::literal(beginning.text);
+    const auto again = grammar::optional(grammar::sequence({grammar::literal("\n"), first}));
+    definition.root = grammar::sequence({first, *root, again});
+    definition.prefix = beginning.text.substr(0, beginning.given);
+  }
   return grammar::Grammar::compile(definition, std::move(vocabulary), std::move(stop_token_ids), limits);
 }
 
 /// What the notations describe, over a vocabulary.
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_regex(
     std::string_view pattern, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
-    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {}) {
+    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {},
+    const Beginning& beginning = {}) {
   return compile_grammar([pattern](auto&) { return grammar::parse_regex(pattern); }, std::move(vocabulary),
-                         std::move(stop_token_ids), limits);
+                         std::move(stop_token_ids), limits, beginning);
 }
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_ebnf(
     std::string_view text, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
-    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {}) {
+    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {},
+    const Beginning& beginning = {}) {
   return compile_grammar([text](auto& definition) { return grammar::parse_ebnf(text, definition); },
-                         std::move(vocabulary), std::move(stop_token_ids), limits);
+                         std::move(vocabulary), std::move(stop_token_ids), limits, beginning);
 }
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_schema(
     std::string_view schema, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
-    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {}) {
+    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {},
+    const Beginning& beginning = {}) {
   return compile_grammar([schema](auto& definition) { return grammar::parse_json_schema(schema, definition); },
-                         std::move(vocabulary), std::move(stop_token_ids), limits);
+                         std::move(vocabulary), std::move(stop_token_ids), limits, beginning);
 }
 
 /// The message of what must be an error.

@@ -143,7 +143,8 @@ class Dice {
 }
 
 [[nodiscard]] inline Result<GrammarPtr> random_choices(Dice& dice, const VocabularyPtr& vocabulary,
-                                                       const grammar::GrammarLimits& limits) {
+                                                       const grammar::GrammarLimits& limits,
+                                                       const Beginning& beginning) {
   std::vector<grammar::ExpressionPtr> texts;
   for (size_t count = 1 + dice.below(6); count > 0; --count) {
     std::string text(1, 'a');
@@ -151,7 +152,14 @@ class Dice {
     texts.push_back(grammar::literal(text));
   }
   return compile_grammar([&](auto&) -> Result<grammar::ExpressionPtr> { return grammar::choice(texts); }, vocabulary,
-                         {}, limits);
+                         {}, limits, beginning);
+}
+
+/// Returns a beginning of which some incomplete vocabularies lack a part.
+[[nodiscard]] inline Beginning random_beginning(Dice& dice) {
+  const Beginning beginnings[] = {
+      {}, {"\u20acab", 3}, {"\u20acab", 4}, {"a\u00e9", 3}, {"a\u00e9<", 3}, {"\u65e5 <", 5}};
+  return dice.one_of(beginnings);
 }
 
 /// A random grammar of any kind, with its notation for the messages.
@@ -161,20 +169,21 @@ struct RandomGrammar {
 };
 
 [[nodiscard]] inline RandomGrammar random_grammar(Dice& dice, const VocabularyPtr& vocabulary,
-                                                  const grammar::GrammarLimits& limits = {}) {
+                                                  const grammar::GrammarLimits& limits = {},
+                                                  const Beginning& beginning = {}) {
   switch (dice.below(5)) {
-    case 0: return {"choices", random_choices(dice, vocabulary, limits)};
+    case 0: return {"choices", random_choices(dice, vocabulary, limits, beginning)};
     case 1: {
       const std::string text = random_ebnf(dice);
-      return {text, grammar_from_ebnf(text, vocabulary, {}, limits)};
+      return {text, grammar_from_ebnf(text, vocabulary, {}, limits, beginning)};
     }
     case 2: {
       const std::string text = random_schema(dice, 2);
-      return {text, grammar_from_schema(text, vocabulary, {}, limits)};
+      return {text, grammar_from_schema(text, vocabulary, {}, limits, beginning)};
     }
     default: {
       const std::string text = random_regex(dice, 2);
-      return {text, grammar_from_regex(text, vocabulary, {}, limits)};
+      return {text, grammar_from_regex(text, vocabulary, {}, limits, beginning)};
     }
   }
 }

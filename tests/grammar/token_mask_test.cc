@@ -5,6 +5,7 @@
 
 #include "grammar/random_grammars.h"
 #include "support/effort.h"
+#include "support/mentions.h"
 #include "support/test_seed.h"
 
 using namespace millrace;
@@ -135,8 +136,10 @@ TEST_CASE("No output comes to where no token can follow", "[mask]") {
   const uint64_t count = repetitions(200);
   for (uint64_t i = 0; i < count; ++i) {
     Dice dice(random);
-    const RandomGrammar drawn = random_grammar(dice, incomplete_vocabulary(random));
-    INFO("grammar " << i << ": " << drawn.notation);
+    const auto vocabulary = incomplete_vocabulary(random);
+    const Beginning beginning = random_beginning(dice);
+    const RandomGrammar drawn = random_grammar(dice, vocabulary, {}, beginning);
+    INFO("grammar " << i << ": " << drawn.notation << " after " << beginning.text);
     if (drawn.grammar.has_error()) {
       ++refused;
       continue;
@@ -151,6 +154,36 @@ TEST_CASE("No output comes to where no token can follow", "[mask]") {
   }
   CHECK(refused < count / 2);
   CHECK(steps > 2 * count);
+}
+
+TEST_CASE("A prefix that no token spells is allowed in the prompt alone", "[mask]") {
+  const auto vocabulary =
+      std::make_shared<const grammar::Vocabulary>(std::vector<std::string>{"a", "b", "\n", "t", ">"});
+  const auto compile = [&](std::string_view ebnf, const char* prefix) {
+    return compile_grammar(
+        [&](auto& definition) {
+          definition.prefix = prefix;
+          return grammar::parse_ebnf(ebnf, definition);
+        },
+        vocabulary, {});
+  };
+  const auto refusal = [&](std::string_view ebnf, const char* prefix) { return message_of(compile(ebnf, prefix)); };
+  CHECK_THAT(refusal(R"(root ::= "<t>" [ab] "\n<t>")", "<t>"), Mentions("no token is '<' alone"));
+  CHECK_THAT(refusal(R"(root ::= "a<t>" [ab])", "a"), Mentions("no token is '<' alone"));
+  CHECK_THAT(refusal("root ::= \"a\" [\\x00-\\x02]", ""), Mentions("U+0000"));
+  for (const char* prefix : {"<", "<t", "<t>"}) {
+    CAPTURE(prefix);
+    const auto calls = compile(R"(root ::= call ("\n" call)*
+      call ::= ("<t>" | "<u>") [ab])",
+                               prefix);
+    REQUIRE(calls.has_value());
+    grammar::Matcher matcher(*calls, false);
+    for (const char c : std::string_view("<t>").substr(std::string_view(prefix).size()))
+      REQUIRE(matcher.advance(c == 't' ? 3 : 4));
+    REQUIRE(matcher.allowed()->members(9) == std::vector<TokenId>{0, 1});
+    REQUIRE(matcher.advance(0));
+    REQUIRE(matcher.must_end());  // another call would begin with "<"
+  }
 }
 
 TEST_CASE("Masks near the depth limit equal the tokens that advance", "[mask]") {

@@ -260,6 +260,94 @@ TEST_CASE("Tensors of several widths in one checkpoint decode") {
   }
 }
 
+WeightFormat format_of(const char* config) {
+  const auto document = JsonDocument::parse(config).value();
+  JsonObject object;
+  REQUIRE(document.root().get(object));
+  return parse_weight_format(object).value();
+}
+
+constexpr const char* kGptqRules =
+    R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"-:.*gate$": {}}})";
+constexpr const char* kGroupsAndRows = R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+    "config_groups": {
+      "group_0": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "int", "group_size": 64}},
+      "group_1": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}}})";
+constexpr const char* kSimilarSizes = R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+    "config_groups": {
+      "group_0": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}},
+      "group_1": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 40}}}})";
+
+/// A weight of 8 rows, with the scale 1 + group / 4 for each group.
+struct Ragged {
+  const char* config;
+  int bits;
+  int64_t cols;
+  int64_t groups;
+
+  [[nodiscard]] Result<std::optional<StoredWeight>> find() {
+    constexpr int64_t kRows = 8;
+    const bool is_gptq = config == kGptqRules;
+    const int64_t words = (cols * bits + 31) / 32;
+    codes.resize(static_cast<size_t>(words * kRows * 4), std::byte{0x55});
+    zeros.resize(static_cast<size_t>(groups * 4), std::byte{0x33});
+    for (int64_t i = 0; i < groups * kRows; ++i)
+      scales.push_back(1.0f + static_cast<float>(is_gptq ? i / kRows : i % groups) / 4);
+    const auto bytes = std::as_bytes(std::span(scales));
+    const TensorLookup lookup = [&](const std::string& name) -> Result<RawTensor> {
+      if (is_gptq && name == "a.qweight") return RawTensor{.dtype = "I32", .shape = {words, kRows}, .bytes = codes};
+      if (is_gptq && name == "a.scales") return RawTensor{.dtype = "F32", .shape = {groups, kRows}, .bytes = bytes};
+      if (is_gptq && name == "a.qzeros") return RawTensor{.dtype = "I32", .shape = {groups, 1}, .bytes = zeros};
+      if (!is_gptq && name == "a.weight_packed")
+        return RawTensor{.dtype = "I32", .shape = {kRows, words}, .bytes = codes};
+      if (!is_gptq && name == "a.weight_scale")
+        return RawTensor{.dtype = "F32", .shape = {kRows, groups}, .bytes = bytes};
+      return make_error(ErrorCode::kNotFound, "there is no '{}'", name);
+    };
+    return find_stored_weight(lookup, format_of(config), "a.weight", kRows, cols);
+  }
+
+  std::vector<std::byte> codes = {};
+  std::vector<std::byte> zeros = {};
+  std::vector<float> scales = {};
+};
+
+TEST_CASE("The last group of a checkpoint of several sizes may be short") {
+  struct Case {
+    Ragged weight;
+    int64_t group_cols;
+  };
+  for (auto& [weight, group_cols] : {Case{{kGptqRules, 4, 10944, 86}, 128}, Case{{kGroupsAndRows, 4, 1736, 28}, 64},
+                                     Case{{kGroupsAndRows, 8, 1736, 1}, 0}}) {
+    CAPTURE(weight.config, weight.cols, weight.groups);
+    Ragged ragged = weight;
+    const auto stored = ragged.find();
+    REQUIRE(stored.has_value());
+    REQUIRE((**stored).group_cols == group_cols);
+    std::vector<float> row(static_cast<size_t>(weight.cols));
+    decode_rows(**stored, 0, 1, row.data());
+    // Codes are 5 less a zero point of 3 + 1, or 5 of 4 bits and 0x55 of 8 less the middle.
+    const float integer = weight.config == kGptqRules ? 1.0f : weight.bits == 4 ? -3.0f : -43.0f;
+    for (int64_t k = 0; k < weight.cols; ++k) {
+      const int64_t group = group_cols == 0 ? 0 : k / group_cols;
+      REQUIRE(row[static_cast<size_t>(k)] == integer * (1.0f + static_cast<float>(group) / 4));
+    }
+  }
+}
+
+TEST_CASE("Shapes that fit several formats or none are refused") {
+  const auto error = [](Ragged weight, const char* part) {
+    const auto stored = weight.find();
+    REQUIRE(stored.has_error());
+    CHECK(stored.error().code == ErrorCode::kData);
+    CHECK(stored.error().message.find(part) != std::string::npos);
+  };
+  error({kGroupsAndRows, 4, 1736, 27}, "[64, 0]");
+  error({kGptqRules, 4, 10944, 85}, "[128]");
+  error({kSimilarSizes, 4, 96, 3}, "[32, 40]");
+  error({kGroupsAndRows, 4, 4, 1}, "4 and 8");
+}
+
 TEST_CASE("MXFP8 decodes with a scale for 32 columns of a row") {
   constexpr int64_t kRows = 4;
   constexpr int64_t kCols = 64;
@@ -334,6 +422,11 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "awq", "version": "gemv"})", "gemv"},
            {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
            {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "config_groups"},
+           {R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}})",
+            "transform_config"},
+           {R"({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"})", "W4A8_AWQ"},
+           {R"({"quant_method": "modelopt", "quantization": {"quant_algo": "INT4_AWQ"}})", "INT4_AWQ"},
        }) {
     CAPTURE(config);
     const auto document = JsonDocument::parse(config).value();
@@ -343,6 +436,15 @@ TEST_CASE("A config that cannot be read names the member") {
     REQUIRE(format.has_error());
     CHECK(format.error().message.find(part) != std::string::npos);
   }
+}
+
+TEST_CASE("Algorithms of ModelOpt that are stored as FP8 or FP4 load") {
+  for (const char* config :
+       {R"({"quant_method": "modelopt"})", R"({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"})",
+        R"({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"})",
+        R"({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"})",
+        R"({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}})"})
+    CHECK(format_of(config).method == QuantMethod::kModelOpt);
 }
 
 TEST_CASE("Companions of a weight lead back to it") {

@@ -66,11 +66,12 @@ asio::awaitable<void> RingServer::drain(async::Duration limit) {
   }
   if (!requests_.empty()) log::info("{} requests are ending; another signal ends at once", requests_.size());
   while (!stopping_ && !requests_.empty() && runtime_.now() < deadline) (void)co_await changed_.wait_until(deadline);
-  if (options_.steps != nullptr) co_await step_along(deadline);
+  if (options_.steps != nullptr && runtime_.now() < deadline) co_await step_along(deadline);
   stop();
 }
 
-/// Waits until the rings that share this one's experts have no running requests, which would end with it.
+/// Waits until the rings that share this one's experts take no steps: departure ends their running requests. Those of
+/// paused rings take none, so they end.
 asio::awaitable<void> RingServer::step_along(async::TimePoint deadline) {
   sched::StepWatch watch(options_.quiet_steps);
   const auto is_needed = [this, &watch] {
@@ -82,7 +83,7 @@ asio::awaitable<void> RingServer::step_along(async::TimePoint deadline) {
   bool is_logged = false;
   while (!stopping_ && is_needed()) {
     if (runtime_.now() >= deadline) {
-      log::warn("leaving rings that share experts while they have requests: the drain timeout has passed");
+      log::warn("leaving rings that share experts while they may have requests: the drain timeout has passed");
       co_return;
     }
     if (!std::exchange(is_logged, true)) {

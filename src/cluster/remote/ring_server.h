@@ -34,7 +34,7 @@ class RingServer {
   /// Serves until stop().
   [[nodiscard]] asio::awaitable<void> run();
   /// Takes no more requests, lets those that run end for at most `limit`, and then stops. With shared experts those are
-  /// the running requests of all rings.
+  /// the running requests of all rings that are not paused.
   [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
   /// Ends run(): requests that have not ended fail at the front.
   void stop();
