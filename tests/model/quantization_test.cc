@@ -284,6 +284,8 @@ TEST_CASE("unsupported compressed-tensors formats are refused by name") {
                Contains("config_groups has 2 groups, wanted one"));
   REQUIRE_THAT(refused_with(R"("ignore":["lm_head"],)", R"("ignore":[],"kv_cache_scheme":{"num_bits":8},)"),
                Contains("a kv_cache_scheme is not supported"));
+  REQUIRE_THAT(refused_with(R"("ignore":["lm_head"],)", R"("ignore":[],"transform_config":{"config_groups":{}},)"),
+               Contains("a transform_config is not supported"));
 }
 
 TEST_CASE("experts are written in 8 bits and the router as it is") {
