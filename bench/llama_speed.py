@@ -32,7 +32,7 @@ def output_of(command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done.stdout + done.stderr  # some builds print their table to the latter
 
 
 def millrace_rates(options):
