@@ -234,20 +234,20 @@ bool has_codes(WeightFormat format) {
   }
 }
 
-tensor::W4Storage make_codes(const tensor::HostTensor& matrix, WeightFormat format) {
+tensor::CodeStorage make_codes(const tensor::HostTensor& matrix, WeightFormat format) {
   if (format == WeightFormat::kW4) return tensor::quantize_w4(matrix);
   constexpr uint16_t kScale = 0x1400;  // 2^-10 as f16
   const bool has_minimums = format == WeightFormat::kQ4K || format == WeightFormat::kQ5K;
   const bool has_halves = format == WeightFormat::kQ6K;
-  tensor::W4Storage storage{.name = matrix.name,
-                            .rows = matrix.shape[0],
-                            .cols = matrix.shape[1],
-                            .bits = format == WeightFormat::kQ4K ? 4 : 8,
-                            .offsets = has_minimums ? tensor::W4Offsets::kMinimums : tensor::W4Offsets::kNone,
-                            .group = format == WeightFormat::kQ8_0 ? 32 : 256,
-                            .scale_dtype = tensor::DType::kF16,
-                            .half_kind = has_halves ? tensor::W4HalfScales::kInt8 : tensor::W4HalfScales::kNone};
-  const tensor::W4Matrix layout = storage.view();
+  tensor::CodeStorage storage{.name = matrix.name,
+                              .rows = matrix.shape[0],
+                              .cols = matrix.shape[1],
+                              .bits = format == WeightFormat::kQ4K ? 4 : 8,
+                              .offsets = has_minimums ? tensor::CodeOffsets::kMinimums : tensor::CodeOffsets::kNone,
+                              .group = format == WeightFormat::kQ8_0 ? 32 : 256,
+                              .scale_dtype = tensor::DType::kF16,
+                              .half_kind = has_halves ? tensor::CodeHalfScales::kInt8 : tensor::CodeHalfScales::kNone};
+  const tensor::CodeMatrix layout = storage.view();
   const auto count = [&](int64_t per_row) { return static_cast<size_t>(storage.rows * per_row); };
   std::minstd_rand engine(1);
   storage.codes.resize(count(layout.row_bytes()));

@@ -10,7 +10,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "tensor/fp8.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 #include "tensor/w8.h"
 
 /// The shared parts of the CPU benchmarks: timing, options, and the machine's ceilings.
@@ -51,10 +51,10 @@ struct Fp8Weight {
   [[nodiscard]] double bytes() const;
 };
 
-/// Returns whether a format has codes of tensor/w4.h.
+/// Returns whether a format has codes of tensor/code_matrix.h.
 [[nodiscard]] bool has_codes(WeightFormat format);
 /// Makes a matrix in such a format: rounded from values for kW4, random for the types of GGUF.
-[[nodiscard]] tensor::W4Storage make_codes(const tensor::HostTensor& matrix, WeightFormat format);
+[[nodiscard]] tensor::CodeStorage make_codes(const tensor::HostTensor& matrix, WeightFormat format);
 
 struct BenchOptions {
   std::vector<int> threads = {1, 2};

@@ -47,12 +47,12 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   const tensor::HostTensor tall{
       .name = "down", .dtype = DType::kF32, .shape = {shape.hidden, shape.inner}, .data = data};
   if (has_codes(format)) {
-    const tensor::W4Storage wide_w4 = make_codes(wide, format);
-    const tensor::W4Storage tall_w4 = make_codes(tall, format);
+    const tensor::CodeStorage wide_codes = make_codes(wide, format);
+    const tensor::CodeStorage tall_codes = make_codes(tall, format);
     const auto packer = backend.pack_experts(shape.experts, {.routing = {.experts_per_row = shape.per_row}}, {});
     for (int32_t expert = 0; expert < shape.experts; ++expert)
-      packer->add_w4(wide_w4.view(), wide_w4.view(), tall_w4.view());
-    return {format, 3 * static_cast<double>(wide_w4.view().bytes()), packer->finish()};
+      packer->add_codes(wide_codes.view(), wide_codes.view(), tall_codes.view());
+    return {format, 3 * static_cast<double>(wide_codes.view().bytes()), packer->finish()};
   }
   if (format == WeightFormat::kFp8) {
     const Fp8Weight wide_fp8(shape.inner, shape.hidden);

@@ -83,11 +83,11 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
     return weights;
   }
   if (has_codes(format)) {
-    const tensor::W4Storage four = make_codes(host, format);
-    const tensor::W4Matrix matrix = four.view();
+    const tensor::CodeStorage four = make_codes(host, format);
+    const tensor::CodeMatrix matrix = four.view();
     weights.bytes = static_cast<double>(matrix.bytes());
     do {
-      weights.copies.push_back(sharded ? backend.pack_sharded_w4(matrix, shards) : backend.pack_w4({&matrix, 1}));
+      weights.copies.push_back(sharded ? backend.pack_sharded_codes(matrix, shards) : backend.pack_codes({&matrix, 1}));
     } while (static_cast<double>(weights.copies.size()) * weights.bytes < kWeightBytes);
     return weights;
   }

@@ -153,7 +153,7 @@ std::vector<float> random_values(size_t count) {
 
 enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel, kFp8, kW4 };
 constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4"};
-constexpr W4PanelFormat kW4Format;
+constexpr CodePanelFormat kCodeFormat;
 
 /// The LHS operand of a GemmTask, in memory pages like the backend's scratch.
 struct Lhs {
@@ -230,12 +230,12 @@ Lhs gemm_lhs(const Kernels& kernels, Format format, int rows) {
     return tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
   }
   const bool has_4_bits = format == Format::kW4;
-  const auto row_bytes =
-      static_cast<size_t>(kFeatures / kW8GroupElements * (has_4_bits ? kW4LhsUnitBytes : kernels.int8_lhs_group_bytes));
+  const auto row_bytes = static_cast<size_t>(kFeatures / kW8GroupElements *
+                                             (has_4_bits ? kCodeLhsUnitBytes : kernels.int8_lhs_group_bytes));
   std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
   for (int row = 0; row < rows; ++row) {
-    (has_4_bits ? kernels.quantize_lhs_w4 : kernels.quantize_lhs)(values.data() + row * kFeatures, kFeatures,
-                                                                  data.data() + static_cast<size_t>(row) * row_bytes);
+    (has_4_bits ? kernels.quantize_lhs_codes : kernels.quantize_lhs)(
+        values.data() + row * kFeatures, kFeatures, data.data() + static_cast<size_t>(row) * row_bytes);
   }
   return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
 }
@@ -251,7 +251,7 @@ size_t panel_bytes(Format format) {
     case Format::kBf16: return size_t{kFeatures} * kPanelColumns * 2;
     case Format::kW8A8Channel: return size_t{kFeatures} * kPanelColumns;
     case Format::kFp8: return size_t{kFeatures / kMaxFp8Group} * kFp8ScaleBytes + size_t{kFeatures} * kPanelColumns;
-    case Format::kW4: return size_t{kFeatures / kW8GroupElements} * static_cast<size_t>(kW4Format.group_bytes());
+    case Format::kW4: return size_t{kFeatures / kW8GroupElements} * static_cast<size_t>(kCodeFormat.group_bytes());
     default: return size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
   }
 }
@@ -262,7 +262,7 @@ auto gemm_of(const Kernels& kernels, Format format) {
     case Format::kW8A8: return kernels.gemm_w8a8;
     case Format::kW8A8Channel: return kernels.gemm_w8a8_channel;
     case Format::kFp8: return kernels.bf16_lhs ? kernels.gemm_fp8_bf16 : kernels.gemm_fp8_f32;
-    case Format::kW4: return kernels.gemm_w4;
+    case Format::kW4: return kernels.gemm_nibbles;
     default: return kernels.bf16_lhs ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
   }
 }
@@ -293,7 +293,7 @@ void run_gemms(Turns& turns, const Kernels& first, Format format, int rows, Read
                 .scratch = scratch.data(),
                 .quant_params = lhs.quant_params.data(),
                 .column_scales = column_scales.data(),
-                .w4 = &kW4Format,
+                .codes = &kCodeFormat,
                 .group_elements = kMaxFp8Group};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
   turns.run(fmt::format("{} product, {} rows", kFormatNames[static_cast<int>(format)], rows),

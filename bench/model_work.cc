@@ -11,7 +11,7 @@ namespace {
 
 /// Returns the bytes of one weight of a matrix with `cols` inputs, its share of the scales included.
 double bytes_quantized(model::Quantization quantization, int64_t cols) {
-  if (quantization == model::Quantization::kW4) return 0.5 + 2.0 / static_cast<double>(tensor::kW4Unit);
+  if (quantization == model::Quantization::kW4) return 0.5 + 2.0 / static_cast<double>(tensor::kCodeUnit);
   const bool by_row = model::w8_scaling_of(quantization) == tensor::W8Scaling::kPerChannel;
   return by_row ? 1.0 + 4.0 / static_cast<double>(cols) : 1.0 + 2.0 / static_cast<double>(tensor::kW8Group);
 }

@@ -17,7 +17,7 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
   switch (layout.format) {
     case PanelFormat::kW8A8: return kernels.gemm_w8a8;
     case PanelFormat::kW8A8Channel: return kernels.gemm_w8a8_channel;
-    case PanelFormat::kW4: return layout.w4.has_bytes ? kernels.gemm_bytes : kernels.gemm_w4;
+    case PanelFormat::kCodes: return layout.codes.has_bytes ? kernels.gemm_bytes : kernels.gemm_nibbles;
     case PanelFormat::kW8: return device.bf16_lhs() ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
     case PanelFormat::kFp8: return device.bf16_lhs() ? kernels.gemm_fp8_bf16 : kernels.gemm_fp8_f32;
     case PanelFormat::kF32: return kernels.gemm_f32;
@@ -28,7 +28,7 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
 
 /// Returns whether kernels unpack some of a panel.
 bool needs_scratch(PanelFormat format) {
-  return format == PanelFormat::kW8 || format == PanelFormat::kFp8 || format == PanelFormat::kW4;
+  return format == PanelFormat::kW8 || format == PanelFormat::kFp8 || format == PanelFormat::kCodes;
 }
 
 /// Returns the levels of partial sums that exist at once. There is one while the first shard is summed, then one for
@@ -122,7 +122,7 @@ void BlockedGemm::multiply(const Block& block, size_t index, std::byte* scratch,
                                    : nullptr,
                .column_scales = has_column_scales_ ? weight_.column_scales(panel) : nullptr,
                .completes = next_step == last_step,
-               .w4 = &weight_.layout().w4,
+               .codes = &weight_.layout().codes,
                .group_elements = weight_.layout().group_elements});
     }
   }

@@ -4,7 +4,7 @@
 // factors, the sums are integers, equal for every instruction set and path. Units are added in f32 in order. Included
 // only by kernels.cc.
 
-#include "cpu/w4_kernel.h"
+#include "cpu/nibble_kernel.h"
 
 namespace millrace::cpu {
 namespace {
@@ -20,14 +20,14 @@ constexpr int kByteStepUnroll = !kWideTiles ? 1
                                             : 2;
 
 /// What is subtracted from the sums of codes with an input, times the input: 128 times -1, 0 or 1.
-template <W4OffsetType kType>
-constexpr int kByteOffsets = (kType == W4OffsetType::kZeroPoints ? 0 : 1) - (kSignedW4Tables ? 1 : 0);
+template <CodeOffsetType kType>
+constexpr int kByteOffsets = (kType == CodeOffsetType::kZeroPoints ? 0 : 1) - (kSignedCodeTables ? 1 : 0);
 
 /// Returns an LHS row's part in a unit, or in its half of inputs `half` where halves have factors.
-template <W4OffsetType kType, bool kHalves>
-MILLRACE_INLINE W4Lhs byte_lhs(const LhsQuantParams& params, const char* half) {
+template <CodeOffsetType kType, bool kHalves>
+MILLRACE_INLINE CodeLhs byte_lhs(const LhsQuantParams& params, const char* half) {
   if constexpr (kHalves) return {params, kByteOffsets<kType> * 128, half};
-  W4Lhs row;
+  CodeLhs row;
   row.scale = params.scale;
   row.input_sum = -(params.compensation >> 7);
   row.addend = kByteOffsets<kType> * params.compensation;
@@ -36,14 +36,14 @@ MILLRACE_INLINE W4Lhs byte_lhs(const LhsQuantParams& params, const char* half) {
 
 /// Adds the GEMM of R rows with V * 16 columns of a unit, or of its half `part`, to acc. The rows' inputs begin at
 /// `lhs`.
-template <int R, int V, W4OffsetType kType, bool kHalves>
-MILLRACE_INLINE void add_byte_part(const W4PanelFormat& format, const W4Unit& unit, int first, int part,
+template <int R, int V, CodeOffsetType kType, bool kHalves>
+MILLRACE_INLINE void add_byte_part(const CodePanelFormat& format, const CodeUnit& unit, int first, int part,
                                    const char* lhs, const RowStrides& strides, Vec (&acc)[R][V]) {
-  using Dot = W4Dot<kSignedW4Tables>;
-  constexpr int kSteps = kHalves ? kW4UnitSteps / 2 : kW4UnitSteps;
+  using Dot = CodeDot<kSignedCodeTables>;
+  constexpr int kSteps = kHalves ? kCodeUnitSteps / 2 : kCodeUnitSteps;
   const char* inputs = lhs + part * (kW8GroupElements / 2);
-  const char* columns = unit.codes + part * kSteps * kW4StepBytes + first * kInt8Depth;
-  W4Lhs row[R];
+  const char* columns = unit.codes + part * kSteps * kCodeStepBytes + first * kInt8Depth;
+  CodeLhs row[R];
   typename Dot::Sum sum[R][V];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
@@ -53,10 +53,10 @@ MILLRACE_INLINE void add_byte_part(const W4PanelFormat& format, const W4Unit& un
     for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
   }
 #pragma clang loop unroll_count(kByteStepUnroll<R>)
-  for (int step = 0; step < kSteps; ++step, columns += kW4StepBytes, inputs += kInt8Depth) {
+  for (int step = 0; step < kSteps; ++step, columns += kCodeStepBytes, inputs += kInt8Depth) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
-      if constexpr (kPrefetchesW4Codes && R <= kInt8WholeRows)
+      if constexpr (kPrefetchesCodes && R <= kInt8WholeRows)
         __builtin_prefetch(columns + v * 64 + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
       const Ints codes = load_as<Ints>(columns + v * 64);
 #pragma clang loop unroll(full)
@@ -65,27 +65,27 @@ MILLRACE_INLINE void add_byte_part(const W4PanelFormat& format, const W4Unit& un
   }
 #pragma clang loop unroll(full)
   for (int v = 0; v < V; ++v) {
-    const W4Terms terms = load_w4_terms(format, unit, first / kLanes + v, part);
+    const CodeTerms terms = load_code_terms(format, unit, first / kLanes + v, part);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r)
-      acc[r][v] = add_w4_sums<kType>(Dot::total(sum[r][v], row[r].addend), terms, row[r], acc[r][v]);
+      acc[r][v] = add_code_sums<kType>(Dot::total(sum[r][v], row[r].addend), terms, row[r], acc[r][v]);
   }
 }
 
 /// Multiplies R rows over some units of a panel. Adds to c unless `fresh`.
-template <int R, W4OffsetType kType, bool kHalves>
-[[gnu::noinline]] void byte_tile(const W4PanelFormat& format, const W4Cursor& begin, int64_t units, const char* lhs,
-                                 size_t lhs_stride, float* c, bool fresh, W4Prefetch& ahead) {
+template <int R, CodeOffsetType kType, bool kHalves>
+[[gnu::noinline]] void byte_tile(const CodePanelFormat& format, const CodeCursor& begin, int64_t units, const char* lhs,
+                                 size_t lhs_stride, float* c, bool fresh, PanelPrefetch& ahead) {
   constexpr int V = kInt8TileVecs<R>;
   const RowStrides strides(lhs_stride);
   for (int first = 0; first < kPanelColumns; first += V * kLanes) {
     Vec acc[R][V] = {};
     if (!fresh) load_tile(acc, c + first, kPanelColumns);
-    W4Cursor cursor = begin;
+    CodeCursor cursor = begin;
     const char* inputs = lhs;
-    for (int64_t i = 0; i < units; ++i, inputs += kW4LhsUnitBytes) {
+    for (int64_t i = 0; i < units; ++i, inputs += kCodeLhsUnitBytes) {
       const char* const line = cursor.at();
-      const W4Unit unit = cursor.take();
+      const CodeUnit unit = cursor.take();
       ahead.run_some();
       for (const char* at = line; at < unit.codes; at += 64)
         __builtin_prefetch(at + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
@@ -99,23 +99,23 @@ template <int R, W4OffsetType kType, bool kHalves>
 
 /// Multiplies rows tile by tile. A tile that takes all columns at once streams the panel. Otherwise tiles pass over
 /// some units after each other, and prefetch the next ones.
-template <W4OffsetType kType, bool kHalves>
+template <CodeOffsetType kType, bool kHalves>
 void byte_rows(const GemmTask& task) {
   const bool streams = kTileVecs > 1 && task.rows <= kInt8WholeRows;
-  W4Cursor cursor(*task.w4, task.panel);
-  const int64_t all = task.steps / kW4UnitSteps;
+  CodeCursor cursor(*task.codes, task.panel);
+  const int64_t all = task.steps / kCodeUnitSteps;
   const int64_t block = streams ? all : kSharedByteUnits;
   const int64_t tiles = (task.rows + kInt8TileRows - 1) / kInt8TileRows;
   const auto* const lhs = reinterpret_cast<const char*>(task.lhs);
   for (int64_t unit = 0; unit < all; unit += block) {
     const int64_t count = all - unit < block ? all - unit : block;
-    W4Cursor end = cursor;
+    CodeCursor end = cursor;
     for (int64_t i = 0; !streams && i < count; ++i) (void)end.take();
     const char* const next = unit + count == all ? reinterpret_cast<const char*>(task.next) : end.at();
-    W4Prefetch ahead{next, !streams && next != nullptr ? end.at() - cursor.at() : 0, tiles * count};
+    PanelPrefetch ahead{next, !streams && next != nullptr ? end.at() - cursor.at() : 0, tiles * count};
     for_row_tiles<kInt8TileRows>(task.rows, [&](auto rows, int row) {
       byte_tile<decltype(rows)::kCount, kType, kHalves>(
-          *task.w4, cursor, count, lhs + static_cast<size_t>(row) * task.lhs_stride + unit * kW4LhsUnitBytes,
+          *task.codes, cursor, count, lhs + static_cast<size_t>(row) * task.lhs_stride + unit * kCodeLhsUnitBytes,
           task.lhs_stride, task.c + row * kPanelColumns, unit == 0, ahead);
     });
     cursor = end;
@@ -123,9 +123,9 @@ void byte_rows(const GemmTask& task) {
 }
 
 void gemm_bytes(const GemmTask& task) {
-  if (task.steps == 0) return clear_w4_sums(task);
-  with_w4_offsets(task.w4->offset_type, [&](auto type) __attribute__((always_inline)) {
-    if (task.w4->has_half_factors()) return byte_rows<decltype(type)::kValue, true>(task);
+  if (task.steps == 0) return clear_code_sums(task);
+  with_code_offsets(task.codes->offset_type, [&](auto type) __attribute__((always_inline)) {
+    if (task.codes->has_half_factors()) return byte_rows<decltype(type)::kValue, true>(task);
     byte_rows<decltype(type)::kValue, false>(task);
   });
 }

@@ -9,7 +9,7 @@
 #include "cpu/fused_moe.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
-#include "cpu/w4_panels.h"
+#include "cpu/code_panels.h"
 
 namespace millrace::cpu {
 namespace {
@@ -91,17 +91,17 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards) override {
     return pack_sharded_fp8_weight(device_, part, shards);
   }
-  bool packs_w4() const override { return true; }
+  bool packs_codes() const override { return true; }
   bool packs_all_codes() const override { return true; }
-  bool fit_together(std::span<const W4Matrix> parts) const override { return can_pack_w4(parts); }
-  std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
-    return pack_w4_weight(device_, parts);
+  bool fit_together(std::span<const CodeMatrix> parts) const override { return can_pack_codes(parts); }
+  std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts) override {
+    return pack_code_weight(device_, parts);
   }
-  std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up) override {
-    return pack_gate_up_w4_weight(device_, gate, up);
+  std::unique_ptr<PackedWeight> pack_gate_up_codes(const CodeMatrix& gate, const CodeMatrix& up) override {
+    return pack_gate_up_code_weight(device_, gate, up);
   }
-  std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards) override {
-    return pack_sharded_w4_weight(device_, part, shards);
+  std::unique_ptr<PackedWeight> pack_sharded_codes(const CodeMatrix& part, const SumShards& shards) override {
+    return pack_sharded_code_weight(device_, part, shards);
   }
   std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
     return pack_sharded_weight(device_, part, shards);

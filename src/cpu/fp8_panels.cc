@@ -51,7 +51,7 @@ PanelLayout fp8_panel_layout(const Device& device, std::span<const Fp8Matrix> pa
                              std::vector<PanelShard> shards, bool gate_up) {
   CHECK(!parts.empty(), "no matrix to pack");
   PanelLayout layout{
-      .depth = device.bf16_lhs() ? 2 : 1, .format = PanelFormat::kFp8, .gate_up = gate_up, .shards = {}, .w4 = {}};
+      .depth = device.bf16_lhs() ? 2 : 1, .format = PanelFormat::kFp8, .gate_up = gate_up, .shards = {}, .codes = {}};
   const int64_t group = columns_per_fp8_group(parts, sum);
   layout.group_elements = static_cast<int>(group);
   assign_steps(layout, std::move(shards), group, kFp8Unit);

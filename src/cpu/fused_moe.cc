@@ -351,9 +351,11 @@ void CpuExpertPacker::add_biases(const tensor::ExpertBiases& biases) {
   expert.down_bias.assign(biases.down.begin(), biases.down.end());
 }
 
-void CpuExpertPacker::add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) {
-  weights_.push_back({options_.gated ? pack_gate_up_w4_weight(device_, gate, up) : pack_w4_weight(device_, {&up, 1}),
-                      pack_w4_weight(device_, {&down, 1})});
+void CpuExpertPacker::add_codes(const tensor::CodeMatrix& gate, const tensor::CodeMatrix& up,
+                                const tensor::CodeMatrix& down) {
+  weights_.push_back(
+      {options_.gated ? pack_gate_up_code_weight(device_, gate, up) : pack_code_weight(device_, {&up, 1}),
+       pack_code_weight(device_, {&down, 1})});
 }
 
 void CpuExpertPacker::add_fp8(const tensor::Fp8Matrix& gate, const tensor::Fp8Matrix& up,

@@ -59,7 +59,7 @@ class CpuExpertPacker final : public tensor::ExpertPacker {
   void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
               tensor::W8Activations inputs) override;
   void add_fp8(const tensor::Fp8Matrix& gate, const tensor::Fp8Matrix& up, const tensor::Fp8Matrix& down) override;
-  void add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) override;
+  void add_codes(const tensor::CodeMatrix& gate, const tensor::CodeMatrix& up, const tensor::CodeMatrix& down) override;
   void add_biases(const tensor::ExpertBiases& biases) override;
   [[nodiscard]] std::unique_ptr<tensor::Experts> finish() override;
 

@@ -13,7 +13,7 @@
 #include "cpu/recurrent_kernels.h"
 #include "cpu/w8_interleaved_kernel.h"
 #include "cpu/w8_kernel.h"
-#include "cpu/w4_kernel.h"
+#include "cpu/nibble_kernel.h"
 #include "cpu/byte_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
@@ -21,7 +21,7 @@
 #include "cpu/amx_w8a8_kernel.h"
 #include "cpu/amx_fp8_kernel.h"
 #include "cpu/amx_kernel.h"
-#include "cpu/amx_w4_kernel.h"
+#include "cpu/amx_nibble_kernel.h"
 #include "cpu/amx_byte_kernel.h"
 #include "cpu/amx_w8_kernel.h"
 #endif
@@ -104,11 +104,11 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .quantize_lhs_part = quantize_lhs_part,
     .soft_cap = soft_cap,
 #if defined(__AMX_INT8__)
-    .gemm_w4 = gemm_w4_amx,
+    .gemm_nibbles = gemm_nibbles_amx,
 #else
-    .gemm_w4 = gemm_w4,
+    .gemm_nibbles = gemm_nibbles,
 #endif
-    .quantize_lhs_w4 = quantize_lhs_w4,
+    .quantize_lhs_codes = quantize_lhs_codes,
     .convolve = convolve,
     .delta_steps = delta_steps,
     .state_space_steps = state_space_steps,
@@ -134,7 +134,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #else
     .gemm_bytes = gemm_bytes,
 #endif
-    .signed_codes = kSignedW4Tables,
+    .signed_codes = kSignedCodeTables,
 };
 
 }  // namespace millrace::cpu

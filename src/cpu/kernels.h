@@ -26,11 +26,11 @@
 /// columns, [64] f32, then the codes, [steps][64][depth]. For bf16 rows a step has the order of w8_interleaved_byte().
 /// The last group of a shard may be shorter by units of 32. The scale of a group with a NaN is NaN.
 ///
-/// A panel of codes is cut into groups of units of 32 summed elements (W4PanelFormat). A group holds the scales of the
-/// columns, [64], what shifts them, and its units: further factors and the codes. Codes of 4 bits are [4][64][4] bytes.
-/// A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its upper
-/// half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. The last group of a shard may have fewer
-/// units. LHS rows hold, per unit, 32 int8 and their LhsQuantParams.
+/// A panel of codes is cut into groups of units of 32 summed elements (CodePanelFormat). A group holds the scales of
+/// the columns, [64], what shifts them, and its units: further factors and the codes. Codes of 4 bits are [4][64][4]
+/// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
+/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. The last group of a shard may have
+/// fewer units. LHS rows hold, per unit, 32 int8 and their LhsQuantParams.
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
@@ -60,42 +60,42 @@ inline constexpr float kMaxTiledW8Scale = 0x1p104f;
 inline constexpr int kSumBlock = 1024;  ///< logits per partial sum of exp_sum
 inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 
-inline constexpr int kW4UnitSteps = kW8GroupElements / kInt8Depth;  ///< steps of a unit of a 4-bit panel
-inline constexpr int kW4UnitCodeBytes = kW8GroupElements / 2 * kPanelColumns;
+inline constexpr int kCodeUnitSteps = kW8GroupElements / kInt8Depth;  ///< steps of a unit of a 4-bit panel
+inline constexpr int kUnitCodeBytes = kW8GroupElements / 2 * kPanelColumns;
 inline constexpr int kByteUnitCodeBytes = kW8GroupElements * kPanelColumns;  ///< the same with codes of 8 bits
-inline constexpr int kMaxW4GroupUnits = 8;
+inline constexpr int kMaxCodeGroupUnits = 8;
 
 /// The type of the scales, and of the minimums, of a 4-bit panel.
-enum class W4ScaleType : uint8_t { kF16, kBF16, kF32 };
+enum class CodeScaleType : uint8_t { kF16, kBF16, kF32 };
 /// What shifts the weights of a 4-bit panel: a constant for all, an integer or a number per group and column.
-enum class W4OffsetType : uint8_t { kConstant, kZeroPoints, kMinimums };
+enum class CodeOffsetType : uint8_t { kConstant, kZeroPoints, kMinimums };
 
 /// The factors of the halves of units, [2][64].
-enum class W4HalfType : uint8_t { kNone, kE4M3, kInt8 };
+enum class CodeHalfType : uint8_t { kNone, kE4M3, kInt8 };
 
 /// The groups of a panel of codes. A code stands for an integer from 0 to 255 minus `offset` or a zero point.
-struct W4PanelFormat {
+struct CodePanelFormat {
   int units = 1;  ///< per group: 1, 2, 4 or 8
-  W4ScaleType scale_type = W4ScaleType::kBF16;
-  W4OffsetType offset_type = W4OffsetType::kConstant;
+  CodeScaleType scale_type = CodeScaleType::kBF16;
+  CodeOffsetType offset_type = CodeOffsetType::kConstant;
   bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
-  W4HalfType half_type = W4HalfType::kNone;
+  CodeHalfType half_type = CodeHalfType::kNone;
   bool has_bytes = false;  ///< codes have 8 bits
   bool has_table = false;  ///< integers differ from their codes, which have 4 bits
   int offset = 8;          ///< of kConstant and of codes of 8 bits with minimums; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
-  [[nodiscard]] constexpr int vectors() const { return offset_type == W4OffsetType::kMinimums ? 2 : 1; }
-  [[nodiscard]] constexpr int scale_bytes() const { return scale_type == W4ScaleType::kF32 ? 4 : 2; }
+  [[nodiscard]] constexpr int vectors() const { return offset_type == CodeOffsetType::kMinimums ? 2 : 1; }
+  [[nodiscard]] constexpr int scale_bytes() const { return scale_type == CodeScaleType::kF32 ? 4 : 2; }
   /// Returns the bytes of a group before its units, and those of a unit before its codes.
   [[nodiscard]] constexpr int header_bytes() const {
-    return kPanelColumns * (vectors() * scale_bytes() + (offset_type == W4OffsetType::kZeroPoints ? 1 : 0));
+    return kPanelColumns * (vectors() * scale_bytes() + (offset_type == CodeOffsetType::kZeroPoints ? 1 : 0));
   }
   [[nodiscard]] constexpr int factor_bytes() const {
     return kPanelColumns * (has_half_factors() ? 2 : has_factors ? vectors() : 0);
   }
-  [[nodiscard]] constexpr bool has_half_factors() const { return half_type != W4HalfType::kNone; }
-  [[nodiscard]] constexpr int code_bytes() const { return has_bytes ? kByteUnitCodeBytes : kW4UnitCodeBytes; }
+  [[nodiscard]] constexpr bool has_half_factors() const { return half_type != CodeHalfType::kNone; }
+  [[nodiscard]] constexpr int code_bytes() const { return has_bytes ? kByteUnitCodeBytes : kUnitCodeBytes; }
   [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + code_bytes(); }
   [[nodiscard]] constexpr int group_bytes() const { return header_bytes() + units * unit_bytes(); }
 };
@@ -118,7 +118,7 @@ struct GemmTask {
   const struct LhsQuantParams* quant_params = nullptr;  // [rows]
   const float* column_scales = nullptr;                 // [64]; null: sums stay integers
   bool completes = true;                                // these are the last steps
-  const W4PanelFormat* w4 = nullptr;                    // of a 4-bit panel
+  const CodePanelFormat* codes = nullptr;               // of a 4-bit panel
   int group_elements = 0;                               // that share scales in a panel of E4M3
 };
 
@@ -139,7 +139,7 @@ struct LhsQuantParams {
 inline constexpr int kInt8LhsTileBytes = kTileHeight * (kW8GroupElements + static_cast<int>(sizeof(LhsQuantParams)));
 
 /// Bytes of a unit of an LHS row for a 4-bit panel.
-inline constexpr int kW4LhsUnitBytes = kW8GroupElements + static_cast<int>(sizeof(LhsQuantParams));
+inline constexpr int kCodeLhsUnitBytes = kW8GroupElements + static_cast<int>(sizeof(LhsQuantParams));
 
 /// Returns the floats to allocate for the maxima of `rows` rows: whole cache lines, so that 16 can be read from each
 /// maximum on.
@@ -320,9 +320,9 @@ struct Kernels {
   /// values = cap · tanh(values / cap).
   void (*soft_cap)(float* values, float cap, int64_t count);
   /// GEMM with 4-bit panels and 8-bit LHS rows.
-  void (*gemm_w4)(const GemmTask&);
-  /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
-  void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
+  void (*gemm_nibbles)(const GemmTask&);
+  /// Quantizes `count` values to an LHS row for gemm_nibbles, as quantize_lhs does.
+  void (*quantize_lhs_codes)(const float* in, int64_t count, std::byte* out);
   /// One token of a convolution: out = Σ_i weight[i · stride + c] · inputs[i][c] + bias[c], or silu of it; `bias` may
   /// be null.
   void (*convolve)(const float* const* inputs, const float* weight, int64_t stride, int width, const float* bias,
@@ -342,7 +342,7 @@ struct Kernels {
   /// out[key] = Σ_h weights[h] · max(scores[h][key], 0) of 64 keys, in ascending order of h. `scores` is [heads][64]. A
   /// NaN stays.
   void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
-  /// GEMM with panels of codes of 8 bits and LHS rows as for gemm_w4.
+  /// GEMM with panels of codes of 8 bits and LHS rows as for gemm_nibbles.
   void (*gemm_bytes)(const GemmTask&);
   bool signed_codes = false;  ///< codes of 8 bits in panels are less by 128
 };

@@ -36,12 +36,12 @@ PackedLhs pack_tiled_lhs(Device& device, const Matrix& x, int64_t steps) {
 
 /// Returns the bytes of a group of an 8-bit LHS row.
 size_t int8_group_bytes(const Device& device, PanelFormat format) {
-  return static_cast<size_t>(format == PanelFormat::kW4 ? kW4LhsUnitBytes : device.kernels.int8_lhs_group_bytes);
+  return static_cast<size_t>(format == PanelFormat::kCodes ? kCodeLhsUnitBytes : device.kernels.int8_lhs_group_bytes);
 }
 
 /// Quantizes a row in groups for panels of `format`.
 void quantize_groups(const Device& device, PanelFormat format, const float* values, int64_t count, std::byte* out) {
-  (format == PanelFormat::kW4 ? device.kernels.quantize_lhs_w4 : device.kernels.quantize_lhs)(values, count, out);
+  (format == PanelFormat::kCodes ? device.kernels.quantize_lhs_codes : device.kernels.quantize_lhs)(values, count, out);
 }
 
 /// Returns the bytes of an element of an LHS row that is not of 8 bits.

@@ -10,15 +10,15 @@
 #include "base/check.h"
 #include "cpu/fp8_panels.h"
 #include "cpu/source_row.h"
-#include "cpu/w4_panels.h"
+#include "cpu/code_panels.h"
 
 namespace millrace::cpu {
 namespace {
 
+using tensor::CodeMatrix;
 using tensor::DType;
 using tensor::Fp8Matrix;
 using tensor::HostTensor;
-using tensor::W4Matrix;
 using tensor::W8Activations;
 using tensor::W8Matrix;
 
@@ -198,9 +198,9 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
   }
 }
 
-void pack_panel(const Device& device, std::span<const SourceRow<W4Matrix>> rows, const CpuPackedWeight& weight,
+void pack_panel(const Device& device, std::span<const SourceRow<CodeMatrix>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
-  pack_w4_panel(rows, device.kernels.signed_codes, weight, index);
+  pack_code_panel(rows, device.kernels.signed_codes, weight, index);
 }
 
 void pack_panel(const Device&, std::span<const SourceRow<Fp8Matrix>> rows, const CpuPackedWeight& weight,
@@ -298,9 +298,9 @@ PanelLayout group_layout(int64_t depth, PanelFormat format, std::vector<PanelSha
 }
 
 /// Returns the layout of 4-bit parts as a function of the shards.
-auto layout_for_w4(std::span<const W4Matrix> parts) {
+auto layout_for_codes(std::span<const CodeMatrix> parts) {
   return [parts](const Device&, std::vector<PanelShard> shards, bool gate_up) {
-    return w4_panel_layout(parts, std::move(shards), gate_up);
+    return code_panel_layout(parts, std::move(shards), gate_up);
   };
 }
 
@@ -446,27 +446,28 @@ std::unique_ptr<CpuPackedWeight> pack_sharded_fp8_weight(Device& device, const F
   return pack_stack(device, std::span(&part, 1), layout_for_fp8({&part, 1}, &shards), &shards);
 }
 
-std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const W4Matrix> parts) {
+std::unique_ptr<CpuPackedWeight> pack_code_weight(Device& device, std::span<const CodeMatrix> parts) {
   CHECK(!parts.empty(), "no matrix to pack");
   size_t count = 1;
-  while (count < parts.size() && share_w4_layout(parts[count], parts.front())) ++count;
-  const std::span<const W4Matrix> first = parts.first(count);
-  auto weight = pack_stack(device, first, layout_for_w4(first));
-  if (count < parts.size()) weight->set_rest(pack_w4_weight(device, parts.subspan(count)));
+  while (count < parts.size() && share_code_layout(parts[count], parts.front())) ++count;
+  const std::span<const CodeMatrix> first = parts.first(count);
+  auto weight = pack_stack(device, first, layout_for_codes(first));
+  if (count < parts.size()) weight->set_rest(pack_code_weight(device, parts.subspan(count)));
   return weight;
 }
 
-std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const W4Matrix& gate, const W4Matrix& up) {
-  const W4Matrix pair[] = {gate, up};
-  return pack_pair(device, gate, up, layout_for_w4(pair));
+std::unique_ptr<CpuPackedWeight> pack_gate_up_code_weight(Device& device, const CodeMatrix& gate,
+                                                          const CodeMatrix& up) {
+  const CodeMatrix pair[] = {gate, up};
+  return pack_pair(device, gate, up, layout_for_codes(pair));
 }
 
-std::unique_ptr<CpuPackedWeight> pack_sharded_w4_weight(Device& device, const W4Matrix& part,
-                                                        const tensor::SumShards& shards) {
+std::unique_ptr<CpuPackedWeight> pack_sharded_code_weight(Device& device, const CodeMatrix& part,
+                                                          const tensor::SumShards& shards) {
   check_columns(part, shards);
-  CHECK(shards.owned().begin % tensor::kW4Unit == 0, "{} begins inside a unit, at column {}", part.name,
+  CHECK(shards.owned().begin % tensor::kCodeUnit == 0, "{} begins inside a unit, at column {}", part.name,
         shards.owned().begin);
-  return pack_stack(device, std::span(&part, 1), layout_for_w4({&part, 1}), &shards);
+  return pack_stack(device, std::span(&part, 1), layout_for_codes({&part, 1}), &shards);
 }
 
 std::unique_ptr<CpuPackedWeight> pack_sharded_weight(Device& device, const HostTensor& part,

@@ -10,9 +10,9 @@ namespace millrace::cpu {
 
 /// The content of a panel (see kernels.h). kF32 is f32 where the compute dtype is another. kW8 and kW8A8 have 8-bit
 /// groups for LHS rows of the compute dtype or of 8 bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a
-/// scale each. kFp8 has groups of E4M3 for LHS rows of the compute dtype. kW4 has groups of 4-bit or 8-bit codes for
+/// scale each. kFp8 has groups of E4M3 for LHS rows of the compute dtype. kCodes has groups of 4-bit or 8-bit codes for
 /// 8-bit LHS rows.
-enum class PanelFormat : uint8_t { kCompute, kF32, kW8, kW8A8, kW8A8Channel, kFp8, kW4 };
+enum class PanelFormat : uint8_t { kCompute, kF32, kW8, kW8A8, kW8A8Channel, kFp8, kCodes };
 
 /// The part of a panel that sums one shard of the inputs. A shard starts at a whole group of 32 inputs of the model. If
 /// its border lies inside a group, the inputs before it are zeros.
@@ -34,14 +34,14 @@ struct PanelLayout {
   bool gate_up = false;            ///< a panel holds 32 gate features and the corresponding 32 up features
   std::vector<PanelShard> shards;  ///< 1, 2, 4 or 8, consecutive, whose sums are added in a binary tree
   int group_elements = 0;          ///< that share scales, of kFp8
-  W4PanelFormat w4;                ///< of kW4
+  CodePanelFormat codes;           ///< of kCodes
 
   /// Returns the inputs of all steps, zeros between and after the shards included.
   [[nodiscard]] int64_t padded_inputs() const { return steps * depth; }
   /// Returns whether inputs follow each other without zeros between the shards.
   [[nodiscard]] bool is_contiguous() const;
   /// Returns whether LHS rows are quantized to 8 bits in groups of 32 inputs.
-  [[nodiscard]] bool has_int8_groups() const { return format == PanelFormat::kW8A8 || format == PanelFormat::kW4; }
+  [[nodiscard]] bool has_int8_groups() const { return format == PanelFormat::kW8A8 || format == PanelFormat::kCodes; }
 };
 /// Assigns steps to the shards of a layout whose depth is set. A shard is padded to a multiple of `unit` inputs, the
 /// last one of `last_unit`.
@@ -117,9 +117,10 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 
 /// Packs weights in codes of 4 or 8 bits without dequantizing them. Neighbouring parts that share a layout share
 /// panels.
-[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const tensor::W4Matrix> parts);
-[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const tensor::W4Matrix& gate,
-                                                                      const tensor::W4Matrix& up);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_code_weight(Device& device,
+                                                                std::span<const tensor::CodeMatrix> parts);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_code_weight(Device& device, const tensor::CodeMatrix& gate,
+                                                                        const tensor::CodeMatrix& up);
 
 /// Packs a weight in the shards of tensor::Backend::pack_sharded.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_weight(Device& device, const tensor::HostTensor& part,
@@ -129,8 +130,8 @@ class CpuPackedWeight final : public tensor::PackedWeight {
                                                                       const tensor::SumShards& shards);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_fp8_weight(Device& device, const tensor::Fp8Matrix& part,
                                                                        const tensor::SumShards& shards);
-[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_w4_weight(Device& device, const tensor::W4Matrix& part,
-                                                                      const tensor::SumShards& shards);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_code_weight(Device& device, const tensor::CodeMatrix& part,
+                                                                        const tensor::SumShards& shards);
 
 /// Reads `count` elements of a dense tensor from element `first` as f32; the tensor may be unaligned.
 void read_elements(const Kernels& kernels, const tensor::HostTensor& tensor, int64_t first, int64_t count, float* out);

@@ -27,7 +27,7 @@ Values to_floats(const tensor::HostTensor& tensor) {
   return values;
 }
 
-Values to_floats(const tensor::W4Matrix& matrix) {
+Values to_floats(const tensor::CodeMatrix& matrix) {
   Values values(static_cast<size_t>(matrix.rows * matrix.cols));
   for (int64_t row = 0; row < matrix.rows; ++row)
     tensor::read_floats(matrix, row, 0, matrix.cols, values.data() + row * matrix.cols);

@@ -12,7 +12,7 @@
 #include "tensor/kv_dtype.h"
 #include "tensor/sampling.h"
 #include "tensor/sum_shards.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 #include "tensor/w8.h"
 
 /// The ops of tensor::Backend as plain loops over f32 arrays with f64 sums: slow and simple. Tests check every backend
@@ -24,7 +24,7 @@ using Values = std::vector<float>;
 /// Converts a host tensor of any dtype to f32.
 [[nodiscard]] Values to_floats(const tensor::HostTensor& tensor);
 /// Dequantizes a 4-bit or an 8-bit matrix.
-[[nodiscard]] Values to_floats(const tensor::W4Matrix& matrix);
+[[nodiscard]] Values to_floats(const tensor::CodeMatrix& matrix);
 [[nodiscard]] Values to_floats(const tensor::W8Matrix& matrix);
 /// Rounds each value to `dtype` and back.
 [[nodiscard]] Values rounded(Values values, tensor::DType dtype);

@@ -10,10 +10,10 @@
 namespace millrace::cuda {
 namespace {
 
+using tensor::CodeMatrix;
+using tensor::CodeOffsets;
+using tensor::CodeValues;
 using tensor::DType;
-using tensor::W4Matrix;
-using tensor::W4Offsets;
-using tensor::W4Values;
 using tensor::W8Matrix;
 
 /// The integer that stands for zero in 4-bit codes without zero points.
@@ -23,38 +23,38 @@ constexpr uint16_t kMiddleCode = 8;
 WeightCodes codes_of(const CodedPart& part) {
   if (part.fp8() != nullptr) return WeightCodes::kE4M3;
   if (part.w8() != nullptr) return WeightCodes::kInt8;
-  return part.w4()->values == W4Values::kInteger ? WeightCodes::kInt4 : WeightCodes::kTable4;
+  return part.codes()->values == CodeValues::kInteger ? WeightCodes::kInt4 : WeightCodes::kTable4;
 }
 
 DType scale_dtype(const CodedPart& part) {
   if (part.w8() != nullptr) return part.w8()->scale_dtype;
-  return part.w4()->unit_scales != nullptr ? DType::kF32 : part.w4()->scale_dtype;
+  return part.codes()->unit_scales != nullptr ? DType::kF32 : part.codes()->scale_dtype;
 }
 
-bool has_offsets(const CodedPart& part, W4Offsets offsets) {
-  return part.w4() != nullptr && part.w4()->offsets == offsets;
+bool has_offsets(const CodedPart& part, CodeOffsets offsets) {
+  return part.codes() != nullptr && part.codes()->offsets == offsets;
 }
 
 /// Returns the most compact scales that hold those of all parts.
 CodeScales scales_of(std::span<const CodedPart> parts) {
   if (parts.front().fp8() != nullptr) return CodeScales::kF32;
-  const auto any_has = [parts](W4Offsets offsets) {
+  const auto any_has = [parts](CodeOffsets offsets) {
     return std::ranges::any_of(parts, [offsets](const CodedPart& part) { return has_offsets(part, offsets); });
   };
-  if (any_has(W4Offsets::kMinimums)) return CodeScales::kF32Minimum;
+  if (any_has(CodeOffsets::kMinimums)) return CodeScales::kF32Minimum;
   const DType dtype = scale_dtype(parts.front());
   const bool is_one = std::ranges::all_of(parts, [dtype](const CodedPart& part) { return scale_dtype(part) == dtype; });
   if (!is_one || dtype == DType::kF32) return CodeScales::kF32Zero;
   if (dtype == DType::kF16) return CodeScales::kF16Zero;
-  return any_has(W4Offsets::kZeroPoints) ? CodeScales::kBf16Zero : CodeScales::kBf16;
+  return any_has(CodeOffsets::kZeroPoints) ? CodeScales::kBf16Zero : CodeScales::kBf16;
 }
 
 /// Returns what is subtracted from the codes of a group, as kernels read them.
 uint16_t zero_point(const CodedPart& part, int64_t row, int64_t col) {
-  if (part.w4() == nullptr || part.w4()->values != W4Values::kInteger) return 0;
-  const W4Matrix& matrix = *part.w4();
-  if (matrix.offsets == W4Offsets::kNone) return kMiddleCode;
-  if (matrix.offsets == W4Offsets::kMinimums) return 0;
+  if (part.codes() == nullptr || part.codes()->values != CodeValues::kInteger) return 0;
+  const CodeMatrix& matrix = *part.codes();
+  if (matrix.offsets == CodeOffsets::kNone) return kMiddleCode;
+  if (matrix.offsets == CodeOffsets::kMinimums) return 0;
   return matrix.zero_points[row * matrix.groups() + (matrix.first_col + col) / matrix.group];
 }
 
@@ -66,7 +66,7 @@ uint16_t scale_bits(const CodedPart& part, int64_t row, int64_t col) {
     const int64_t group = matrix.per_channel_scales ? 0 : col / tensor::kW8Group;
     std::memcpy(&bits, matrix.scales + (row * matrix.groups() + group) * 2, sizeof(bits));
   } else {
-    const W4Matrix& matrix = *part.w4();
+    const CodeMatrix& matrix = *part.codes();
     std::memcpy(&bits, matrix.scales + (row * matrix.groups() + (matrix.first_col + col) / matrix.group) * 2,
                 sizeof(bits));
   }
@@ -75,7 +75,7 @@ uint16_t scale_bits(const CodedPart& part, int64_t row, int64_t col) {
 
 float scale_value(const CodedPart& part, int64_t row, int64_t col) {
   if (part.fp8() != nullptr) return part.fp8()->scale(row, col);
-  if (part.w4() != nullptr) return part.w4()->scale(row, col);
+  if (part.codes() != nullptr) return part.codes()->scale(row, col);
   return part.w8()->scale(row, part.w8()->per_channel_scales ? 0 : col / tensor::kW8Group);
 }
 
@@ -88,7 +88,7 @@ void put_scale(const CodedPart& part, CodeScales scales, int64_t row, int64_t co
     case CodeScales::kF32: return put(scale_value(part, row, col));
     case CodeScales::kF32Zero:
       return put(std::pair{scale_value(part, row, col), static_cast<float>(zero_point(part, row, col))});
-    case CodeScales::kF32Minimum: return put(std::pair{scale_value(part, row, col), part.w4()->minimum(row, col)});
+    case CodeScales::kF32Minimum: return put(std::pair{scale_value(part, row, col), part.codes()->minimum(row, col)});
   }
 }
 
@@ -110,7 +110,7 @@ const std::byte* codes_of_row(const CodedPart& part, int64_t row, int64_t col) {
 /// Writes the codes of `count` weights, at most those of a unit.
 void put_codes(const CodedPart& part, int64_t row, int64_t col, int64_t count, std::byte* step, int32_t panel_row,
                int32_t half) {
-  if (part.w4() == nullptr) {
+  if (part.codes() == nullptr) {
     const std::byte* const from = codes_of_row(part, row, col);
     for (int64_t first = 0; first < count; first += kPartBytes) {
       const auto at = part_offset(WeightCodes::kInt8, panel_row, half, static_cast<int32_t>(first / kPartBytes));
@@ -118,7 +118,7 @@ void put_codes(const CodedPart& part, int64_t row, int64_t col, int64_t count, s
     }
     return;
   }
-  const W4Matrix& matrix = *part.w4();
+  const CodeMatrix& matrix = *part.codes();
   uint8_t bytes[kPartBytes] = {};
   std::memcpy(bytes, matrix.codes + row * matrix.row_bytes() + (matrix.first_col + col) / 2,
               static_cast<size_t>((count + 1) / 2));
@@ -152,10 +152,10 @@ bool CodedPart::shares_scale(int64_t col, int64_t inputs) const {
     const int64_t at = fp8()->first_col + col;
     return fp8()->column_blocks == 1 || (at % inputs == 0 && fp8()->block_cols % inputs == 0);
   }
-  const int64_t at = w4()->first_col + col;
-  const int64_t group = w4()->unit_scales != nullptr ? tensor::kW4Unit : w4()->group;
-  if (at % tensor::kW4Unit != 0) return false;
-  if (group >= w4()->stored_cols) return true;
+  const int64_t at = codes()->first_col + col;
+  const int64_t group = codes()->unit_scales != nullptr ? tensor::kCodeUnit : codes()->group;
+  if (at % tensor::kCodeUnit != 0) return false;
+  if (group >= codes()->stored_cols) return true;
   return at % inputs == 0 && group % inputs == 0;
 }
 
@@ -168,7 +168,7 @@ std::vector<tensor::BFloat16> CodedPart::dequantized() const {
   } else {
     weights.resize(static_cast<size_t>(rows() * cols()));
     for (int64_t row = 0; row < rows(); ++row) {
-      tensor::read_floats(*w4(), row, 0, cols(), weights.data() + row * cols());
+      tensor::read_floats(*codes(), row, 0, cols(), weights.data() + row * cols());
     }
   }
   std::vector<tensor::BFloat16> rounded(weights.size());
@@ -202,8 +202,8 @@ WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedC
     }
   }
   if (format.codes == WeightCodes::kTable4) {
-    const W4Matrix& matrix = *parts.front().w4();
-    const std::array<int8_t, 16> integers = tensor::w4_integers(matrix.values, matrix.offsets);
+    const CodeMatrix& matrix = *parts.front().codes();
+    const std::array<int8_t, 16> integers = tensor::code_integers(matrix.values, matrix.offsets);
     for (size_t i = 0; i < integers.size(); ++i) {
       format.integers[i / 4] |= static_cast<uint32_t>(integers[i] + 128) << 8 * (i % 4);
     }

@@ -9,7 +9,7 @@
 
 #include "cuda/kernels.h"
 #include "tensor/fp8.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 #include "tensor/w8.h"
 
 /// Packs weights of 4 and 8 bits on the host, in the layout of weight_layout.h.
@@ -18,7 +18,7 @@ namespace millrace::cuda {
 /// A matrix of 4 or 8 bits, borrowed.
 class CodedPart {
  public:
-  explicit CodedPart(const tensor::W4Matrix& matrix) : matrix_(&matrix) {}
+  explicit CodedPart(const tensor::CodeMatrix& matrix) : matrix_(&matrix) {}
   explicit CodedPart(const tensor::W8Matrix& matrix) : matrix_(&matrix) {}
   explicit CodedPart(const tensor::Fp8Matrix& matrix) : matrix_(&matrix) {}
 
@@ -32,7 +32,7 @@ class CodedPart {
     return std::visit([](const auto* matrix) { return matrix->cols; }, matrix_);
   }
   /// Returns the matrix where it is of that kind, else null.
-  [[nodiscard]] const tensor::W4Matrix* w4() const { return found<tensor::W4Matrix>(); }
+  [[nodiscard]] const tensor::CodeMatrix* codes() const { return found<tensor::CodeMatrix>(); }
   [[nodiscard]] const tensor::W8Matrix* w8() const { return found<tensor::W8Matrix>(); }
   [[nodiscard]] const tensor::Fp8Matrix* fp8() const { return found<tensor::Fp8Matrix>(); }
   /// Returns whether all weights of a row from a column on to the next multiple of `inputs` share a scale.
@@ -47,7 +47,7 @@ class CodedPart {
     return pointer == nullptr ? nullptr : *pointer;
   }
 
-  std::variant<const tensor::W4Matrix*, const tensor::W8Matrix*, const tensor::Fp8Matrix*> matrix_;
+  std::variant<const tensor::CodeMatrix*, const tensor::W8Matrix*, const tensor::Fp8Matrix*> matrix_;
 };
 
 /// Some columns of the packed matrix and those of the parts that they hold. `packed` begins a step. `source` begins a

@@ -117,17 +117,17 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards) override {
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
-  bool packs_w4() const override { return true; }
-  bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
-  std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
-    CHECK(fit_together_w4(parts), "matrices of 4 bits that do not fit together");
+  bool packs_codes() const override { return true; }
+  bool fit_together(std::span<const CodeMatrix> parts) const override { return tensor::share_nibble_layout(parts); }
+  std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts) override {
+    CHECK(tensor::share_nibble_layout(parts), "matrices of 4 bits that do not fit together");
     return loader_.pack_coded({parts.begin(), parts.end()}, false);
   }
-  std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up) override {
-    CHECK(fit_together_w4(std::array{gate, up}), "gate and up of 4 bits that do not fit together");
+  std::unique_ptr<PackedWeight> pack_gate_up_codes(const CodeMatrix& gate, const CodeMatrix& up) override {
+    CHECK(tensor::share_nibble_layout(std::array{gate, up}), "gate and up of 4 bits that do not fit together");
     return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
   }
-  std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards) override {
+  std::unique_ptr<PackedWeight> pack_sharded_codes(const CodeMatrix& part, const SumShards& shards) override {
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
   std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,

@@ -324,7 +324,8 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
     experts_.by = loader.device_.products;
   }
   void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
-  void add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) override {
+  void add_codes(const tensor::CodeMatrix& gate, const tensor::CodeMatrix& up,
+                 const tensor::CodeMatrix& down) override {
     add_coded(gate_and_up(gate, up), CodedPart(down));
   }
   void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,

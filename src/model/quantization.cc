@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 
 namespace millrace::model {
 namespace {
@@ -88,18 +88,18 @@ void add_scheme(JsonWriter& json, std::string_view key, std::string_view strateg
 /// Adds the description of 4-bit weights whose inputs keep 16 bits.
 void add_packed_scheme(JsonWriter& json) {
   json.key("weights").begin_object().member("num_bits", 4).member("type", "int").member("symmetric", true);
-  json.member("strategy", "group").member("group_size", tensor::kW4Unit).member("dynamic", false).end_object();
+  json.member("strategy", "group").member("group_size", tensor::kCodeUnit).member("dynamic", false).end_object();
   json.key("input_activations").null();
 }
 
-void add_compressed_tensors(JsonWriter& json, bool is_w4, std::span<const std::string> ignored) {
-  json.member("quant_method", kCompressedTensors).member("format", is_w4 ? kPackedFormat : kCompressedFormat);
+void add_compressed_tensors(JsonWriter& json, bool has_4_bits, std::span<const std::string> ignored) {
+  json.member("quant_method", kCompressedTensors).member("format", has_4_bits ? kPackedFormat : kCompressedFormat);
   json.member("quantization_status", "compressed").key("ignore").begin_array();
   for (const std::string& name : ignored) json.value(name);
   json.end_array();
   json.key("config_groups").begin_object().key("group_0").begin_object();
   json.key("targets").begin_array().value(kLinear).end_array();
-  if (is_w4) {
+  if (has_4_bits) {
     add_packed_scheme(json);
   } else {
     add_scheme(json, "weights", "channel", false);

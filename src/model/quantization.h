@@ -11,8 +11,8 @@
 #include "weights/weight_format.h"
 
 /// How a model's projections are stored and multiplied. They keep the checkpoint's dtype, rounded to the compute dtype,
-/// or have 8 bits (tensor/w8.h) or 4 (tensor/w4.h). The 8-bit formats differ in their scales and in whether inputs are
-/// quantized too.
+/// or have 8 bits (tensor/w8.h) or 4 (tensor/code_matrix.h). The 8-bit formats differ in their scales and in whether
+/// inputs are quantized too.
 ///
 /// An 8-bit checkpoint holds an I8 [out, in] under the projection's name and its scales under the name plus "_scale".
 /// Scales are BF16 [out, groups]; per channel they are [out, 1] and may be F16 or F32. quantization_config in

@@ -7,9 +7,9 @@
 
 namespace millrace::model {
 
+using tensor::CodeMatrix;
 using tensor::Fp8Matrix;
 using tensor::HostTensor;
-using tensor::W4Matrix;
 using tensor::W8Matrix;
 
 WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config,
@@ -24,7 +24,7 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
              {.rounds_to_bf16 =
                   backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
               .keeps_fp8 = backend.packs_fp8() && backend.compute_dtype() == tensor::DType::kBF16,
-              .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
+              .keeps_codes = backend.packs_codes() && backend.compute_dtype() == tensor::DType::kBF16,
               .keeps_all_codes = backend.packs_all_codes(),
               .threads = options.threads}) {}
 
@@ -108,7 +108,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::
     if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
   }
   switch (bits) {
-    case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(names, memory)); break;
+    case PackedBits::k4: weight = backend_.pack_codes(code_matrices(names, memory)); break;
     case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
     case PackedBits::kFp8: weight = backend_.pack_fp8(fp8_parts); break;
     case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
@@ -124,7 +124,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::stri
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
   switch (packed_bits({&name, 1}, &shards)) {
-    case PackedBits::k4: weight = backend_.pack_sharded_w4(w4_matrices({&name, 1}, memory).front(), shards); break;
+    case PackedBits::k4: weight = backend_.pack_sharded_codes(code_matrices({&name, 1}, memory).front(), shards); break;
     case PackedBits::k8: weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards); break;
     case PackedBits::kFp8: weight = backend_.pack_sharded_fp8(parts_.fp8_matrix(name), shards); break;
     case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
@@ -140,10 +140,10 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
   // A tied head is the embedding, of which the rank has all rows.
   switch (packed_bits({&name, 1})) {
     case PackedBits::k4: {
-      W4Matrix head = w4_matrices({&name, 1}, memory).front();
+      CodeMatrix head = code_matrices({&name, 1}, memory).front();
       if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
-      if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
-      weight = backend_.pack_w4({&head, 1});
+      if (head.rows < rows) head = memory.codes.emplace_back(tensor::padded_rows(head, rows)).view();
+      weight = backend_.pack_codes({&head, 1});
       break;
     }
     case PackedBits::k8: {
@@ -204,8 +204,8 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   const std::array pair{gate, up};
   switch (packed_bits(pair)) {
     case PackedBits::k4: {
-      const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
-      weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
+      const std::vector<CodeMatrix> parts = code_matrices(pair, memory);
+      weight = backend_.pack_gate_up_codes(parts[0], parts[1]);
       break;
     }
     case PackedBits::k8: {
@@ -231,8 +231,9 @@ void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, s
   const std::string& down = names.back();
   switch (bits) {
     case PackedBits::k4: {
-      const std::vector<W4Matrix> inputs = w4_matrices(names.first(names.size() - 1), memory);
-      experts.add_w4(gated ? inputs.front() : W4Matrix{}, inputs.back(), w4_matrices({&down, 1}, memory).front());
+      const std::vector<CodeMatrix> inputs = code_matrices(names.first(names.size() - 1), memory);
+      experts.add_codes(gated ? inputs.front() : CodeMatrix{}, inputs.back(),
+                        code_matrices({&down, 1}, memory).front());
       break;
     }
     case PackedBits::k8: {
@@ -275,8 +276,8 @@ void WeightPacker::release_shared(std::span<const std::string> names) const {
   for (const std::string& name : stored) release(name);
 }
 
-std::vector<W4Matrix> WeightPacker::w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
-  return parts_.w4_matrices(names, memory);
+std::vector<CodeMatrix> WeightPacker::code_matrices(std::span<const std::string> names, PackingMemory& memory) const {
+  return parts_.code_matrices(names, memory);
 }
 
 int64_t WeightPacker::whole_rows(std::span<const std::string> names) const {

@@ -98,7 +98,7 @@ class WeightPacker {
   tensor::W8Matrix matrix(std::string_view name, PackingMemory& memory) const {
     return parts_.matrix(part(name), memory);
   }
-  std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const;
+  std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names, PackingMemory& memory) const;
 
   /// Returns the rows of weights that are packed together, as all ranks have them.
   [[nodiscard]] int64_t whole_rows(std::span<const std::string> names) const;

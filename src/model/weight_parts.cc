@@ -165,8 +165,8 @@ PackedBits WeightParts::packed_bits(std::span<const std::string> names, const te
   if (config_.quantization == Quantization::kNone) {
     const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
     if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept)) return PackedBits::kFp8;
-    return options_.keeps_w4 && can_keep_w4(w4_sources(names), kept_codes(), shards) ? PackedBits::k4
-                                                                                     : PackedBits::kCompute;
+    return options_.keeps_codes && can_keep_codes(code_sources(names), kept_codes(), shards) ? PackedBits::k4
+                                                                                             : PackedBits::kCompute;
   }
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
   const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
@@ -177,8 +177,8 @@ KeptCodes WeightParts::kept_codes() const {
   return {.all = options_.keeps_all_codes, .max_bits = config_.quantization == Quantization::kW4 ? 4 : 8};
 }
 
-std::vector<W4Source> WeightParts::w4_sources(std::span<const std::string> names) const {
-  std::vector<W4Source> sources;
+std::vector<CodeSource> WeightParts::code_sources(std::span<const std::string> names) const {
+  std::vector<CodeSource> sources;
   for (const std::string& name : names) {
     const WeightPart& found = part(name);
     sources.push_back({.plain = {},
@@ -230,13 +230,13 @@ tensor::Fp8Matrix WeightParts::fp8_matrix(std::string_view name) const {
   return found.columns ? tensor::column_slice(std::move(rows), *found.columns) : rows;
 }
 
-std::vector<tensor::W4Matrix> WeightParts::w4_matrices(std::span<const std::string> names,
-                                                       PackingMemory& memory) const {
-  std::vector<W4Source> sources = w4_sources(names);
+std::vector<tensor::CodeMatrix> WeightParts::code_matrices(std::span<const std::string> names,
+                                                           PackingMemory& memory) const {
+  std::vector<CodeSource> sources = code_sources(names);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].stored == nullptr) sources[i].plain = plain(part(names[i]), memory);
   }
-  return model::w4_matrices(sources, kept_codes(), options_.threads, memory.w4);
+  return model::code_matrices(sources, kept_codes(), options_.threads, memory.codes);
 }
 
 }  // namespace millrace::model

@@ -14,7 +14,7 @@
 #include "model/decoded_matrix.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
-#include "model/w4_parts.h"
+#include "model/code_parts.h"
 #include "tensor/slices.h"
 #include "tensor/w8.h"
 #include "weights/stored_weight.h"
@@ -36,7 +36,7 @@ struct WeightPart {
 /// The memory of matrices that are decoded, quantized or cut while they are packed.
 struct PackingMemory {
   std::deque<DecodedMatrix> decoded;
-  std::deque<tensor::W4Storage> w4;
+  std::deque<tensor::CodeStorage> codes;
   std::vector<tensor::W8Storage> quantized;
   std::vector<tensor::HostSlice> slices;
   std::vector<tensor::W8Slice> w8_slices;
@@ -46,8 +46,8 @@ struct PackingMemory {
 struct ConversionOptions {
   bool rounds_to_bf16 = false;   ///< decoded weights are rounded to bf16
   bool keeps_fp8 = false;        ///< weights that are stored in E4M3 keep it, without a quantization
-  bool keeps_w4 = false;         ///< weights that are stored in 4 bits keep them, without a quantization
-  bool keeps_all_codes = false;  ///< those in other codes of tensor/w4.h too, and several kinds together
+  bool keeps_codes = false;      ///< weights that are stored in 4 bits keep them, without a quantization
+  bool keeps_all_codes = false;  ///< those in other codes of tensor/code_matrix.h too, and several kinds together
   int32_t threads = 0;           ///< that decode and quantize; 0: one per processor
 };
 
@@ -75,9 +75,9 @@ class WeightParts {
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part that is stored in E4M3, in place.
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
-  /// Returns weights that are packed together in codes, as stored or quantized: see model::w4_matrices().
-  [[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names,
-                                                          PackingMemory& memory) const;
+  /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices().
+  [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names,
+                                                              PackingMemory& memory) const;
 
  private:
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
@@ -86,7 +86,7 @@ class WeightParts {
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
   [[nodiscard]] KeptCodes kept_codes() const;
   /// Returns the parts as sources of codes, without their floating point.
-  [[nodiscard]] std::vector<W4Source> w4_sources(std::span<const std::string> names) const;
+  [[nodiscard]] std::vector<CodeSource> code_sources(std::span<const std::string> names) const;
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;

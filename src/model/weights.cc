@@ -18,9 +18,9 @@
 namespace millrace::model {
 namespace {
 
+using tensor::CodeMatrix;
 using tensor::HostTensor;
 using tensor::TermRange;
-using tensor::W4Matrix;
 using tensor::W8Matrix;
 
 /// Returns what is added to the stored weights of norms.
@@ -349,13 +349,13 @@ void log_skipped_parts(const Checkpoint& checkpoint, const ModelConfig& config) 
 }  // namespace
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
-  const bool is_w4 = config.quantization == Quantization::kW4;
-  const bool is_packed = is_w4 ? backend.packs_w4() : backend.packs_w8();
+  const bool has_4_bits = config.quantization == Quantization::kW4;
+  const bool is_packed = has_4_bits ? backend.packs_codes() : backend.packs_w8();
   if (config.quantization != Quantization::kNone && !is_packed)
     return make_error(
         ErrorCode::kInvalidArgument,
         "{}: does not support {}-bit weights (quantization {}), wanted an unquantized model or another device",
-        backend.description(), is_w4 ? 4 : 8, to_string(config.quantization));
+        backend.description(), has_4_bits ? 4 : 8, to_string(config.quantization));
   if (activations_of(config.quantization) == tensor::W8Activations::kInt8 && !tensor::quantizes_inputs(backend))
     return make_error(ErrorCode::kInvalidArgument,
                       "{}: does not quantize the inputs of GEMMs (quantization {}), wanted w8, mxint8, w4 or another "

@@ -31,7 +31,7 @@ void ExpertPacker::add_w8(const W8Matrix&, const W8Matrix&, const W8Matrix&, W8A
   CHECK(false, "experts of 8 bits for a backend that packs none");
 }
 
-void ExpertPacker::add_w4(const W4Matrix&, const W4Matrix&, const W4Matrix&) {
+void ExpertPacker::add_codes(const CodeMatrix&, const CodeMatrix&, const CodeMatrix&) {
   CHECK(false, "experts of 4 bits for a backend that packs none");
 }
 
@@ -55,15 +55,15 @@ std::unique_ptr<EmbeddingTable> Backend::make_decoding_embedding(int64_t, int64_
   CHECK(false, "{}: does not decode the rows of embeddings", description());
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_w4(std::span<const W4Matrix>) {
+std::unique_ptr<PackedWeight> Backend::pack_codes(std::span<const CodeMatrix>) {
   CHECK(false, "{} packs no weights of 4 bits", description());
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_sharded_w4(const W4Matrix&, const SumShards&) {
+std::unique_ptr<PackedWeight> Backend::pack_sharded_codes(const CodeMatrix&, const SumShards&) {
   CHECK(false, "{} packs no weights of 4 bits", description());
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_gate_up_w4(const W4Matrix&, const W4Matrix&) {
+std::unique_ptr<PackedWeight> Backend::pack_gate_up_codes(const CodeMatrix&, const CodeMatrix&) {
   CHECK(false, "{} packs no weights of 4 bits", description());
 }
 

@@ -24,7 +24,7 @@
 #include "tensor/routing.h"
 #include "tensor/sampling.h"
 #include "tensor/sum_shards.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 #include "tensor/w8.h"
 
 /// The device as a model sees it: memory, weights in the device's own layout, and the ops of a decoder layer.
@@ -229,15 +229,15 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_w4 and its kin exist, which keep weights in codes of 4 bits. Where quantizes_inputs() says
+  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 bits. Where quantizes_inputs() says
   /// so, they quantize inputs to int8, 32 neighbours with one f32 scale.
-  [[nodiscard]] virtual bool packs_w4() const { return false; }
+  [[nodiscard]] virtual bool packs_codes() const { return false; }
   /// Returns whether they also take codes of 8 bits, half_scales, and matrices of several kinds together.
   [[nodiscard]] virtual bool packs_all_codes() const { return false; }
   /// Returns whether matrices can be packed together.
-  [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up);
+  [[nodiscard]] virtual bool fit_together(std::span<const CodeMatrix> /*parts*/) const { return false; }
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_codes(const CodeMatrix& gate, const CodeMatrix& up);
   /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. On a GPU results equal, bit for bit, GEMMs
   /// with the decoded weights rounded to the compute dtype, unless it was made to round inputs to E4M3 too. A CPU may
   /// scale sums instead of weights, so that none is rounded.
@@ -247,8 +247,9 @@ class Backend {
   /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
   /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
-  /// Packs such a weight of 4 bits. Its columns begin at a multiple of kW4Unit.
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards);
+  /// Packs such a weight of 4 bits. Its columns begin at a multiple of kCodeUnit.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_codes(const CodeMatrix& part,
+                                                                         const SumShards& shards);
   /// Packs such a weight in E4M3.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards);
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.

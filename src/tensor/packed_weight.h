@@ -7,7 +7,7 @@
 #include "tensor/fp8.h"
 #include "tensor/host_tensor.h"
 #include "tensor/routing.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 #include "tensor/w8.h"
 
 namespace millrace::tensor {
@@ -51,9 +51,9 @@ class ExpertPacker {
   /// Packs the next expert: gate and up [intermediate, hidden], down [hidden, intermediate], equal for all experts. The
   /// tensors need not outlive the call. Without ExpertOptions::gated the gate has no elements, here and below.
   virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
-  /// Packs the next expert from 4-bit weights; requires Backend::packs_w4. A layer uses one of these functions for all
-  /// of its experts.
-  virtual void add_w4(const W4Matrix& gate, const W4Matrix& up, const W4Matrix& down);
+  /// Packs the next expert from 4-bit weights; requires Backend::packs_codes. A layer uses one of these functions for
+  /// all of its experts.
+  virtual void add_codes(const CodeMatrix& gate, const CodeMatrix& up, const CodeMatrix& down);
   /// Packs the next expert from 8-bit weights; requires Backend::packs_w8.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
   /// Packs the next expert from weights in E4M3; requires Backend::packs_fp8.

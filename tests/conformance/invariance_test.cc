@@ -63,9 +63,9 @@ std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const t
                                                const WeightFormat& format) {
   if (format.is_plain) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
   if (format.has_4_bits) {
-    const tensor::W4Storage storage = tensor::quantize_w4(part);
-    const tensor::W4Matrix matrix = storage.view();
-    return gate_up ? backend.pack_gate_up_w4(matrix, matrix) : backend.pack_w4({&matrix, 1});
+    const tensor::CodeStorage storage = tensor::quantize_w4(part);
+    const tensor::CodeMatrix matrix = storage.view();
+    return gate_up ? backend.pack_gate_up_codes(matrix, matrix) : backend.pack_codes({&matrix, 1});
   }
   const tensor::W8Storage storage = tensor::quantize_w8(part, format.scaling);
   const tensor::W8Matrix matrix = storage.view();

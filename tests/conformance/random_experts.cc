@@ -158,13 +158,14 @@ void RandomExperts::pack(const tensor::HostTensor& gate, const tensor::HostTenso
     return;
   }
   if (format_ == ExpertFormat::kW4) {
-    const tensor::W4Storage small_gate = sizes_.gated ? tensor::quantize_w4(gate) : tensor::W4Storage{};
-    const tensor::W4Storage small_up = tensor::quantize_w4(up);
-    const tensor::W4Storage small_down = tensor::quantize_w4(down);
-    const tensor::W4Matrix view = small_down.view();
-    packer.add_w4(small_gate.view(), small_up.view(), view);
+    const tensor::CodeStorage small_gate = sizes_.gated ? tensor::quantize_w4(gate) : tensor::CodeStorage{};
+    const tensor::CodeStorage small_up = tensor::quantize_w4(up);
+    const tensor::CodeStorage small_down = tensor::quantize_w4(down);
+    const tensor::CodeMatrix view = small_down.view();
+    packer.add_codes(small_gate.view(), small_up.view(), view);
     if (sizes_.gated)
-      dense.push_back({backend_.pack_gate_up_w4(small_gate.view(), small_up.view()), backend_.pack_w4({&view, 1})});
+      dense.push_back(
+          {backend_.pack_gate_up_codes(small_gate.view(), small_up.view()), backend_.pack_codes({&view, 1})});
     return;
   }
   const auto inputs = rounds_inputs() ? tensor::W8Activations::kInt8 : tensor::W8Activations::kUnquantized;

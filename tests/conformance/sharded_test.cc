@@ -99,7 +99,7 @@ class ShardedCase {
     }
     if (is_fp8()) return backend_.pack_sharded_fp8(tensor::column_slice(fp8.matrix, shards.owned()), shards);
     if (has_4_bits())
-      return backend_.pack_sharded_w4(tensor::column_slice(quantized_w4.view(), shards.owned()), shards);
+      return backend_.pack_sharded_codes(tensor::column_slice(quantized_w4.view(), shards.owned()), shards);
     const auto inputs = format_ == Format::kW8 ? W8Activations::kUnquantized : W8Activations::kInt8;
     return backend_.pack_sharded_w8(tensor::column_slice(quantized.view(), shards.owned()).matrix, inputs, shards);
   }
@@ -170,7 +170,7 @@ class ShardedCase {
   const HostMatrix plain;
   const tensor::W8Storage quantized;
   const Fp8Storage fp8;
-  const tensor::W4Storage quantized_w4;
+  const tensor::CodeStorage quantized_w4;
 
  private:
   template <class Work>

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "conformance/random_w4.h"
+#include "conformance/random_codes.h"
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/multiply.h"
 #include "cuda_backend/tested_gemm.h"
@@ -12,9 +12,9 @@
 
 using namespace millrace;
 using namespace millrace::test;
+using tensor::CodeMatrix;
+using tensor::CodeStorage;
 using tensor::DType;
-using tensor::W4Matrix;
-using tensor::W4Storage;
 using tensor::W8Activations;
 using tensor::W8Matrix;
 using tensor::W8Storage;
@@ -69,9 +69,9 @@ struct RandomFp8 {
   tensor::Fp8Matrix matrix;
 };
 
-Values dequantized(std::span<const W4Matrix> parts) {
+Values dequantized(std::span<const CodeMatrix> parts) {
   Values weights;
-  for (const W4Matrix& part : parts) {
+  for (const CodeMatrix& part : parts) {
     const Values values = reference::to_floats(part);
     weights.insert(weights.end(), values.begin(), values.end());
   }
@@ -84,23 +84,23 @@ TEST_CASE("4-bit weights on a GPU have the bits of their bf16 values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 310);
   const auto backend = make_backend();
-  for (const W4Kind& kind : kW4Kinds) {
-    if (kind.half_scales != tensor::W4HalfScales::kNone) continue;
+  for (const CodeLayout& kind : kCodeLayouts) {
+    if (kind.half_scales != tensor::CodeHalfScales::kNone) continue;
     for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
       const int64_t out = random.integer(1, 150);
       const bool gate_up = random.integer(0, 1) != 0;
       INFO(kind.name);
-      const W4Storage first = random_w4(random, out, in, kind);
-      const W4Storage second = random_w4(random, gate_up ? out : random.integer(1, 9), in, kind);
-      const std::vector<W4Matrix> parts = {first.view(), second.view()};
+      const CodeStorage first = random_codes(random, out, in, kind);
+      const CodeStorage second = random_codes(random, gate_up ? out : random.integer(1, 9), in, kind);
+      const std::vector<CodeMatrix> parts = {first.view(), second.view()};
       const HostMatrix upper = rounded(reference::to_floats(parts[0]), parts[0].rows, in);
       const HostMatrix lower = rounded(reference::to_floats(parts[1]), parts[1].rows, in);
       const std::vector<tensor::HostTensor> plain = {upper.tensor(), lower.tensor()};
       if (gate_up) {
-        check_same(random, *backend, *backend->pack_gate_up_w4(parts[0], parts[1]),
+        check_same(random, *backend, *backend->pack_gate_up_codes(parts[0], parts[1]),
                    *backend->pack_gate_up(plain[0], plain[1]), true);
       } else {
-        check_same(random, *backend, *backend->pack_w4(parts), *backend->pack(plain), false);
+        check_same(random, *backend, *backend->pack_codes(parts), *backend->pack(plain), false);
       }
     }
   }
@@ -111,23 +111,25 @@ TEST_CASE("4-bit parts of several kinds are one weight on a GPU") {
   Random random(test_seed() + 311);
   const auto backend = make_backend();
   constexpr int64_t kIn = 450;
-  // Numbers of kW4Kinds: integers with scales of all types, those with minimums, tables.
+  // Numbers of kCodeLayouts: integers with scales of all types, those with minimums, tables.
   for (const std::vector<size_t>& kinds : {std::vector<size_t>{0, 1, 4}, {0, 2}, {1, 3}, {5, 6}, {7, 8}}) {
-    std::vector<W4Storage> storages;
-    std::vector<W4Matrix> parts;
+    std::vector<CodeStorage> storages;
+    std::vector<CodeMatrix> parts;
     int64_t out = 0;
-    for (const size_t kind : kinds) storages.push_back(random_w4(random, random.integer(1, 70), kIn, kW4Kinds[kind]));
-    for (const W4Storage& storage : storages) {
+    for (const size_t kind : kinds)
+      storages.push_back(random_codes(random, random.integer(1, 70), kIn, kCodeLayouts[kind]));
+    for (const CodeStorage& storage : storages) {
       parts.push_back(storage.view());
       out += storage.rows;
     }
     REQUIRE(backend->fit_together(parts));
     const HostMatrix plain = rounded(dequantized(parts), out, kIn);
     const tensor::HostTensor tensor = plain.tensor();
-    check_same(random, *backend, *backend->pack_w4(parts), *backend->pack({&tensor, 1}), false);
+    check_same(random, *backend, *backend->pack_codes(parts), *backend->pack({&tensor, 1}), false);
   }
-  const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kW4Kinds[0]), random_w4(random, 2, 64, kW4Kinds[5]),
-                                         random_w4(random, 2, 64, kW4Kinds[9])};
+  const std::vector<CodeStorage> unlike = {random_codes(random, 2, 64, kCodeLayouts[0]),
+                                           random_codes(random, 2, 64, kCodeLayouts[5]),
+                                           random_codes(random, 2, 64, kCodeLayouts[9])};
   REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
   REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
 }
@@ -211,11 +213,11 @@ TEST_CASE("coded weights on a GPU keep their bits in many rows") {
   for (const size_t kind : {0, 3, 6}) {
     const int64_t in = random.integer(65, 400);
     const int64_t out = random.integer(1, 150);
-    const W4Storage storage = random_w4(random, out, in, kW4Kinds[kind]);
-    const W4Matrix matrix = storage.view();
+    const CodeStorage storage = random_codes(random, out, in, kCodeLayouts[kind]);
+    const CodeMatrix matrix = storage.view();
     const HostMatrix plain = rounded(reference::to_floats(matrix), out, in);
     const tensor::HostTensor tensor = plain.tensor();
-    const auto weight = backend->pack_w4({&matrix, 1});
+    const auto weight = backend->pack_codes({&matrix, 1});
     constexpr int64_t kRows = 270;  // which share dequantized panels
     const Values x = reference::rounded(random.normal(kRows * in), DType::kBF16);
     const Values all = multiply(*backend, *weight, false, x);
@@ -236,7 +238,7 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
     for (const int64_t head_dim : {64, 96, 32, 20}) {
       const int64_t in = 8 * head_dim;
       const int64_t out = random.integer(1, 100);
-      const W4Storage storage = random_w4(random, out, in, kW4Kinds[kind]);
+      const CodeStorage storage = random_codes(random, out, in, kCodeLayouts[kind]);
       const W8Storage small = tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor());
       const RandomFp8 fp8(random, out, in, 128, 128);
       const HostMatrix plain_fp8 = rounded(tensor::decode(fp8.matrix), out, in);
@@ -244,10 +246,11 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
       const HostMatrix plain_w8 = rounded(tensor::dequantize(small.view()), out, in);
       for (const tensor::RankPosition position : {tensor::RankPosition{0, 1}, {1, 2}, {3, 4}}) {
         const tensor::SumShards shards = tensor::head_shards(8, head_dim, position);
-        if (shards.owned().begin % tensor::kW4Unit != 0) continue;
-        INFO(kW4Kinds[kind].name << ", heads of " << head_dim << ", rank " << position.rank << " of " << position.size);
+        if (shards.owned().begin % tensor::kCodeUnit != 0) continue;
+        INFO(kCodeLayouts[kind].name << ", heads of " << head_dim << ", rank " << position.rank << " of "
+                                     << position.size);
         check_same(random, *backend,
-                   *backend->pack_sharded_w4(tensor::column_slice(storage.view(), shards.owned()), shards),
+                   *backend->pack_sharded_codes(tensor::column_slice(storage.view(), shards.owned()), shards),
                    *backend->pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards), false);
         check_same(
             random, *backend, *backend->pack_sharded_fp8(tensor::column_slice(fp8.matrix, shards.owned()), shards),
@@ -265,21 +268,21 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
 TEST_CASE("coded experts of other formats than the first are refused") {
   const auto backend = make_backend();
   Random random(test_seed() + 315);
-  const W4Storage bf16_scales = random_w4(random, 64, 64, kW4Kinds[0]);
-  const W4Storage f16_scales = random_w4(random, 64, 64, kW4Kinds[1]);
+  const CodeStorage bf16_scales = random_codes(random, 64, 64, kCodeLayouts[0]);
+  const CodeStorage f16_scales = random_codes(random, 64, 64, kCodeLayouts[1]);
   const auto packer =
       backend->pack_experts(2, {.routing = {.experts_per_row = 1}, .activation = {}, .has_biases = false}, {});
-  packer->add_w4(bf16_scales.view(), bf16_scales.view(), bf16_scales.view());
-  REQUIRE_THROWS_AS(packer->add_w4(f16_scales.view(), f16_scales.view(), f16_scales.view()), std::runtime_error);
+  packer->add_codes(bf16_scales.view(), bf16_scales.view(), bf16_scales.view());
+  REQUIRE_THROWS_AS(packer->add_codes(f16_scales.view(), f16_scales.view(), f16_scales.view()), std::runtime_error);
 }
 
 TEST_CASE("a NaN scale of 4-bit weights makes its outputs NaN on a GPU") {
   const auto backend = make_backend();
   Values weights(70 * 64, 1.0f);
   weights[5 * 64 + 3] = std::numeric_limits<float>::infinity();
-  const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 70, 64).tensor());
-  const W4Matrix matrix = storage.view();
-  const auto weight = backend->pack_w4({&matrix, 1});
+  const CodeStorage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 70, 64).tensor());
+  const CodeMatrix matrix = storage.view();
+  const auto weight = backend->pack_codes({&matrix, 1});
   for (const size_t rows : {1, 40}) {
     const Values got = multiply(*backend, *weight, false, Values(rows * 64, 1.0f));
     for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i % 70 == 5));

@@ -16,7 +16,7 @@
 #include "support/mentions.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
-#include "weights/w4_weight.h"
+#include "weights/weight_codes.h"
 
 using namespace millrace;
 using test::GgufText;
@@ -372,9 +372,9 @@ TEST_CASE("rows and columns of value heads are decoded in order") {
   // Blocks of 4 bits have columns of several heads.
   constexpr uint32_t kQ4_0 = 2;
   weight.blocks.ggml_type = kQ4_0;
-  CHECK_FALSE(weights::w4_kind(weight));
+  CHECK_FALSE(weights::code_layout(weight));
   weight.blocks.column_order = {};
-  CHECK(weights::w4_kind(weight));
+  CHECK(weights::code_layout(weight));
 }
 
 TEST_CASE("a tensor that the family has not is refused by name") {

@@ -12,7 +12,7 @@
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
 #include "weights/find_weight.h"
-#include "weights/w4_weight.h"
+#include "weights/weight_codes.h"
 
 namespace millrace::weights {
 namespace {
@@ -153,9 +153,9 @@ TEST_CASE("Blocks of GGUF decode bit for bit") {
 }
 
 /// Checks that the codes of a weight stand for the same numbers. Its integers have no negative zero.
-void check_w4(const StoredWeight& weight, const std::vector<float>& wanted) {
+void check_codes(const StoredWeight& weight, const std::vector<float>& wanted) {
   for (const int64_t first : {int64_t{0}, weight.rows / 2}) {
-    const tensor::W4Storage storage = to_w4(weight, {first, weight.rows}, 2);
+    const tensor::CodeStorage storage = to_codes(weight, {first, weight.rows}, 2);
     REQUIRE((storage.rows == weight.rows - first && storage.cols == weight.cols));
     std::vector<float> values(static_cast<size_t>(storage.rows * storage.cols));
     for (int64_t row = 0; row < storage.rows; ++row)
@@ -172,41 +172,46 @@ void check_w4(const StoredWeight& weight, const std::vector<float>& wanted) {
 TEST_CASE("Weights of few bits keep their values as codes") {
   struct Case {
     const char* name;
-    std::optional<W4Kind> kind;
+    std::optional<CodeLayout> kind;
   };
   for (const auto& [name, kind] :
-       {Case{"ct_w4a16_sym_g32", W4Kind{}}, Case{"ct_w4a16_asym_g32", W4Kind{}}, Case{"gptq_v1_w4_sym_g32", W4Kind{}},
-        Case{"gptq_v1_w4_asym_g32", W4Kind{}}, Case{"gptq_v2_w4_asym_g32", W4Kind{}},
-        Case{"ct_w3a16_dense_g32", W4Kind{}}, Case{"mxfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1}},
-        Case{"ct_w8a16_channel", W4Kind{.bits = 8}}, Case{"ct_w4a16_actorder_g8", {}},
+       {Case{"ct_w4a16_sym_g32", CodeLayout{}}, Case{"ct_w4a16_asym_g32", CodeLayout{}},
+        Case{"gptq_v1_w4_sym_g32", CodeLayout{}}, Case{"gptq_v1_w4_asym_g32", CodeLayout{}},
+        Case{"gptq_v2_w4_asym_g32", CodeLayout{}}, Case{"ct_w3a16_dense_g32", CodeLayout{}},
+        Case{"mxfp4_ct", CodeLayout{.values = tensor::CodeValues::kTwiceE2M1}},
+        Case{"ct_w8a16_channel", CodeLayout{.bits = 8}}, Case{"ct_w4a16_actorder_g8", {}},
         Case{"gptq_v1_w4_desc_act_g16", {}}, Case{"awq_gemm_w4_g16", {}}, Case{"fp8_block", {}},
-        Case{"nvfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .half_scales = tensor::W4HalfScales::kE4M3}},
+        Case{"nvfp4_ct",
+             CodeLayout{.values = tensor::CodeValues::kTwiceE2M1, .half_scales = tensor::CodeHalfScales::kE4M3}},
         Case{"nvfp4_modelopt",
-             W4Kind{.values = tensor::W4Values::kTwiceE2M1, .half_scales = tensor::W4HalfScales::kE4M3}}}) {
+             CodeLayout{.values = tensor::CodeValues::kTwiceE2M1, .half_scales = tensor::CodeHalfScales::kE4M3}}}) {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
     const int64_t rows = expected["shape"].at(0).get_int64();
     const int64_t cols = expected["shape"].at(1).get_int64();
     const auto stored = find_stored_weight(vectors.lookup(), vectors.format(), "a.weight", rows, cols);
-    REQUIRE(w4_kind(**stored) == kind);
-    if (kind) check_w4(**stored, floats_of(expected["f32"]));
+    REQUIRE(code_layout(**stored) == kind);
+    if (kind) check_codes(**stored, floats_of(expected["f32"]));
   }
 }
 
 TEST_CASE("Blocks of GGUF keep their values as codes") {
   struct Case {
     const char* name;
-    std::optional<W4Kind> kind;
+    std::optional<CodeLayout> kind;
   };
   for (const auto& [name, kind] :
-       {Case{"q4_0", W4Kind{}}, Case{"q4_1", W4Kind{.has_minimums = true}}, Case{"q4_k", W4Kind{.has_minimums = true}},
-        Case{"iq4_nl", W4Kind{.values = tensor::W4Values::kIq4}},
-        Case{"iq4_xs", W4Kind{.values = tensor::W4Values::kIq4}},
-        Case{"mxfp4", W4Kind{.values = tensor::W4Values::kTwiceE2M1}}, Case{"q5_0", W4Kind{.bits = 8}},
-        Case{"q5_1", W4Kind{.bits = 8, .has_minimums = true}}, Case{"q5_k", W4Kind{.bits = 8, .has_minimums = true}},
-        Case{"q6_k", W4Kind{.bits = 8, .half_scales = tensor::W4HalfScales::kInt8}}, Case{"q8_0", W4Kind{.bits = 8}},
-        Case{"nvfp4", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .half_scales = tensor::W4HalfScales::kE4M3}}}) {
+       {Case{"q4_0", CodeLayout{}}, Case{"q4_1", CodeLayout{.has_minimums = true}},
+        Case{"q4_k", CodeLayout{.has_minimums = true}}, Case{"iq4_nl", CodeLayout{.values = tensor::CodeValues::kIq4}},
+        Case{"iq4_xs", CodeLayout{.values = tensor::CodeValues::kIq4}},
+        Case{"mxfp4", CodeLayout{.values = tensor::CodeValues::kTwiceE2M1}}, Case{"q5_0", CodeLayout{.bits = 8}},
+        Case{"q5_1", CodeLayout{.bits = 8, .has_minimums = true}},
+        Case{"q5_k", CodeLayout{.bits = 8, .has_minimums = true}},
+        Case{"q6_k", CodeLayout{.bits = 8, .half_scales = tensor::CodeHalfScales::kInt8}},
+        Case{"q8_0", CodeLayout{.bits = 8}},
+        Case{"nvfp4",
+             CodeLayout{.values = tensor::CodeValues::kTwiceE2M1, .half_scales = tensor::CodeHalfScales::kE4M3}}}) {
     CAPTURE(name);
     const Vectors vectors(std::string("gguf_") + name);
     const std::vector<float> wanted = floats_of(vectors.file["expected"]["weights"]["f32"]);
@@ -217,8 +222,8 @@ TEST_CASE("Blocks of GGUF keep their values as codes") {
     for (const int64_t cols : {block, count}) {
       StoredWeight weight{.name = "weight", .rows = count / cols, .cols = cols};
       weight.blocks = {.ggml_type = type, .bytes = vectors.tensors.at("blocks").bytes};
-      REQUIRE(w4_kind(weight) == kind);
-      if (kind) check_w4(weight, wanted);
+      REQUIRE(code_layout(weight) == kind);
+      if (kind) check_codes(weight, wanted);
     }
   }
 }

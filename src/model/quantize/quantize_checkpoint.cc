@@ -19,7 +19,7 @@
 #include "model/mapped_file.h"
 #include "model/recurrent_tensors.h"
 #include "model/tensor_list.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 
 namespace millrace::model {
 namespace {
@@ -107,9 +107,9 @@ Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const Mod
     auto tensor = checkpoint.find(spec.stored_name(), spec.stored_shape());
     if (!tensor) return tensor.error();
     const bool projection = !plain.contains(spec.stored_name());
-    if (projection && quantization == Quantization::kW4 && spec.shape[1] % tensor::kW4Unit != 0)
+    if (projection && quantization == Quantization::kW4 && spec.shape[1] % tensor::kCodeUnit != 0)
       return make_error(ErrorCode::kInvalidArgument, "tensor '{}' has {} inputs, wanted a multiple of {} for 4 bits",
-                        spec.name, spec.shape[1], tensor::kW4Unit);
+                        spec.name, spec.shape[1], tensor::kCodeUnit);
     sources.push_back({std::move(*tensor), projection});
   }
   RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, whole));
@@ -149,7 +149,7 @@ void describe_quantized(Header& header, const tensor::HostTensor& tensor, Quanti
   const int64_t rows = tensor.shape[0];
   const int64_t cols = tensor.shape[1];
   if (quantization == Quantization::kW4) {
-    const int64_t groups = cols / tensor::kW4Unit;
+    const int64_t groups = cols / tensor::kCodeUnit;
     header.add(packed_name(tensor.name, kPackedSuffix), "I32", {rows, cols / 8}, static_cast<size_t>(rows * cols / 2));
     header.add(packed_name(tensor.name, kPackedScaleSuffix), "BF16", {rows, groups},
                static_cast<size_t>(rows * groups * 2));
@@ -246,12 +246,12 @@ class WeightsWriter {
     file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
   }
   void write_w4(const tensor::HostTensor& tensor) {
-    const tensor::W4Storage small = tensor::quantize_w4(tensor);
+    const tensor::CodeStorage small = tensor::quantize_w4(tensor);
     write(small.codes.data(), small.codes.size());
     write(small.scales.data(), small.scales.size());
     const std::array<int64_t, 2> shape = {small.rows, small.cols};
     write(shape.data(), sizeof(shape));
-    const tensor::W4Matrix matrix = small.view();
+    const tensor::CodeMatrix matrix = small.view();
     errors_.add(tensor, [&](int64_t row, float* out) { tensor::read_floats(matrix, row, 0, matrix.cols, out); });
   }
   void write_w8(const tensor::HostTensor& tensor) {

@@ -1,4 +1,4 @@
-#include "weights/w4_weight.h"
+#include "weights/weight_codes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,14 +13,14 @@ namespace millrace::weights {
 namespace {
 
 using tensor::BFloat16;
+using tensor::CodeHalfScales;
+using tensor::CodeOffsets;
+using tensor::CodeStorage;
+using tensor::CodeValues;
 using tensor::DType;
-using tensor::kW4Half;
-using tensor::kW4Unit;
+using tensor::kCodeHalf;
+using tensor::kCodeUnit;
 using tensor::TermRange;
-using tensor::W4HalfScales;
-using tensor::W4Offsets;
-using tensor::W4Storage;
-using tensor::W4Values;
 
 // ggml's numbers of the types in codes of 4 bits or more.
 constexpr uint32_t kQ4_0 = 2;
@@ -38,20 +38,20 @@ constexpr uint32_t kNvfp4 = 40;
 constexpr int64_t kFactorBlock = 256;
 constexpr int kByteOffset = 128;  // of codes of 8 bits
 
-std::optional<W4Kind> kind_of_blocks(uint32_t type) {
+std::optional<CodeLayout> kind_of_blocks(uint32_t type) {
   switch (type) {
-    case kQ4_0: return W4Kind{};
+    case kQ4_0: return CodeLayout{};
     case kQ4_1:
-    case kQ4_K: return W4Kind{.has_minimums = true};
+    case kQ4_K: return CodeLayout{.has_minimums = true};
     case kIq4_NL:
-    case kIq4_XS: return W4Kind{.values = W4Values::kIq4};
-    case kMxfp4: return W4Kind{.values = W4Values::kTwiceE2M1};
-    case kNvfp4: return W4Kind{.values = W4Values::kTwiceE2M1, .half_scales = W4HalfScales::kE4M3};
+    case kIq4_XS: return CodeLayout{.values = CodeValues::kIq4};
+    case kMxfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1};
+    case kNvfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1, .half_scales = CodeHalfScales::kE4M3};
     case kQ5_0:
-    case kQ8_0: return W4Kind{.bits = 8};
+    case kQ8_0: return CodeLayout{.bits = 8};
     case kQ5_1:
-    case kQ5_K: return W4Kind{.bits = 8, .has_minimums = true};
-    case kQ6_K: return W4Kind{.bits = 8, .half_scales = W4HalfScales::kInt8};
+    case kQ5_K: return CodeLayout{.bits = 8, .has_minimums = true};
+    case kQ6_K: return CodeLayout{.bits = 8, .half_scales = CodeHalfScales::kInt8};
     default: return std::nullopt;
   }
 }
@@ -63,7 +63,7 @@ bool is_bf16(float value) {
 
 /// Returns whether neighbouring columns make the groups, as whole units. GPTQ stores the groups of columns either way.
 bool has_plain_groups(const StoredWeight& weight) {
-  if (weight.group_rows != 1 || weight.group_cols % kW4Unit != 0) return false;
+  if (weight.group_rows != 1 || weight.group_cols % kCodeUnit != 0) return false;
   if (weight.group_index.empty()) return true;
   if (weight.group_cols == 0) return false;
   for (int64_t k = 0; k < weight.cols; ++k) {
@@ -77,7 +77,7 @@ bool has_plain_groups(const StoredWeight& weight) {
 /// Returns whether a weight has the groups of NVFP4: E4M3 scales of 16 columns, and a scale of all.
 bool is_nvfp4(const StoredWeight& weight) {
   return weight.codes.kind == CodeKind::kE2M1 && weight.scales.kind == ScaleKind::kE4M3 && weight.group_rows == 1 &&
-         weight.group_cols == kW4Half && weight.group_index.empty();
+         weight.group_cols == kCodeHalf && weight.group_index.empty();
 }
 
 /// Converts rows of codes with scales and zero points.
@@ -91,18 +91,18 @@ class CodeConverter {
         shift_(bits_ == 8 ? kByteOffset - weight.zeros.constant : 0),
         has_zeros_(weight.codes.kind == CodeKind::kUnsigned && !has_shared_zero(weight)) {}
 
-  [[nodiscard]] W4Storage describe(TermRange rows) const {
+  [[nodiscard]] CodeStorage describe(TermRange rows) const {
     const bool is_e2m1 = weight_.codes.kind == CodeKind::kE2M1;
-    const int64_t whole = (weight_.cols + kW4Unit - 1) / kW4Unit * kW4Unit;
-    W4Storage storage{.name = weight_.name,
-                      .rows = rows.size(),
-                      .cols = weight_.cols,
-                      .bits = bits_,
-                      .values = is_e2m1 ? W4Values::kTwiceE2M1 : W4Values::kInteger,
-                      .offsets = has_zeros_ ? W4Offsets::kZeroPoints : W4Offsets::kNone,
-                      .group = weight_.group_cols > 0 && !is_nvfp4_ ? weight_.group_cols : whole,
-                      .scale_dtype = scale_dtype(rows),
-                      .half_kind = is_nvfp4_ ? W4HalfScales::kE4M3 : W4HalfScales::kNone};
+    const int64_t whole = (weight_.cols + kCodeUnit - 1) / kCodeUnit * kCodeUnit;
+    CodeStorage storage{.name = weight_.name,
+                        .rows = rows.size(),
+                        .cols = weight_.cols,
+                        .bits = bits_,
+                        .values = is_e2m1 ? CodeValues::kTwiceE2M1 : CodeValues::kInteger,
+                        .offsets = has_zeros_ ? CodeOffsets::kZeroPoints : CodeOffsets::kNone,
+                        .group = weight_.group_cols > 0 && !is_nvfp4_ ? weight_.group_cols : whole,
+                        .scale_dtype = scale_dtype(rows),
+                        .half_kind = is_nvfp4_ ? CodeHalfScales::kE4M3 : CodeHalfScales::kNone};
     const auto count = static_cast<size_t>(rows.size() * groups_);
     storage.codes.resize(static_cast<size_t>(rows.size() * storage.view().row_bytes()));
     storage.scales.resize(count * tensor::size_of(storage.scale_dtype));
@@ -112,7 +112,7 @@ class CodeConverter {
   }
 
   /// Converts rows [begin, end) of `storage`, whose first is row `first` of the weight.
-  void convert(int64_t first, int64_t begin, int64_t end, W4Storage& storage) const {
+  void convert(int64_t first, int64_t begin, int64_t end, CodeStorage& storage) const {
     std::vector<uint8_t> codes(static_cast<size_t>(kDecodeRows * weight_.cols));
     const int64_t row_bytes = storage.view().row_bytes();
     for (int64_t block = begin; block < end; block += kDecodeRows) {
@@ -146,7 +146,7 @@ class CodeConverter {
     if (k < weight_.cols) out[k / 2] = codes[k];
   }
 
-  void write_half_scales(int64_t first, int64_t row, W4Storage& storage) const {
+  void write_half_scales(int64_t first, int64_t row, CodeStorage& storage) const {
     const int64_t halves = storage.view().halves();
     for (int64_t half = 0; half < halves; ++half) {
       const int64_t from = (first + row) * weight_.scales.row_stride + half * weight_.scales.group_stride;
@@ -173,7 +173,7 @@ class CodeConverter {
     return DType::kBF16;
   }
 
-  void write_group(int64_t first, int64_t row, int64_t group, W4Storage& storage) const {
+  void write_group(int64_t first, int64_t row, int64_t group, CodeStorage& storage) const {
     const int64_t at = row * groups_ + group;
     if (has_zeros_)
       storage.zero_points[static_cast<size_t>(at)] = static_cast<uint8_t>(group_zero(weight_, first + row, group));
@@ -209,21 +209,21 @@ class BlockConverter {
         block_bytes_(static_cast<int64_t>(find_ggml_type(type_)->block_bytes)),
         block_weights_(find_ggml_type(type_)->block_weights) {}
 
-  [[nodiscard]] W4Storage describe(TermRange rows) const {
-    const W4Kind kind = *kind_of_blocks(type_);
-    W4Storage storage{.name = weight_.name,
-                      .rows = rows.size(),
-                      .cols = weight_.cols,
-                      .bits = kind.bits,
-                      .values = kind.values,
-                      .offsets = kind.has_minimums ? W4Offsets::kMinimums : W4Offsets::kNone,
-                      .group = block_weights_,
-                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16,
-                      .half_kind = kind.half_scales};
+  [[nodiscard]] CodeStorage describe(TermRange rows) const {
+    const CodeLayout kind = *kind_of_blocks(type_);
+    CodeStorage storage{.name = weight_.name,
+                        .rows = rows.size(),
+                        .cols = weight_.cols,
+                        .bits = kind.bits,
+                        .values = kind.values,
+                        .offsets = kind.has_minimums ? CodeOffsets::kMinimums : CodeOffsets::kNone,
+                        .group = block_weights_,
+                        .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16,
+                        .half_kind = kind.half_scales};
     if (type_ == kNvfp4) return describe_nvfp4(storage);
     const auto blocks = static_cast<size_t>(rows.size() * weight_.cols / block_weights_);
-    const auto units = static_cast<size_t>(rows.size() * weight_.cols / kW4Unit);
-    storage.codes.resize(units * kW4Unit * static_cast<size_t>(kind.bits) / 8);
+    const auto units = static_cast<size_t>(rows.size() * weight_.cols / kCodeUnit);
+    storage.codes.resize(units * kCodeUnit * static_cast<size_t>(kind.bits) / 8);
     storage.scales.resize(blocks * 2);
     if (kind.has_minimums) storage.minimums.resize(blocks * 2);
     if (type_ == kQ6_K) storage.half_scales.resize(2 * units);
@@ -232,7 +232,7 @@ class BlockConverter {
     return storage;
   }
 
-  void convert(int64_t first, int64_t begin, int64_t end, W4Storage& storage) const {
+  void convert(int64_t first, int64_t begin, int64_t end, CodeStorage& storage) const {
     const int64_t per_row = weight_.cols / block_weights_;
     const auto* const bytes = reinterpret_cast<const uint8_t*>(weight_.blocks.bytes.data());
     for (int64_t row = begin; row < end; ++row) {
@@ -244,7 +244,7 @@ class BlockConverter {
 
  private:
   /// Describes NVFP4: one scale of a row, which is the factor of the tensor.
-  [[nodiscard]] W4Storage describe_nvfp4(W4Storage& storage) const {
+  [[nodiscard]] CodeStorage describe_nvfp4(CodeStorage& storage) const {
     const float scale = 0.5f * weight_.blocks.factor;
     storage.group = weight_.cols;
     storage.scale_dtype = DType::kF32;
@@ -252,11 +252,11 @@ class BlockConverter {
     storage.scales.resize(static_cast<size_t>(storage.rows) * sizeof(scale));
     for (int64_t row = 0; row < storage.rows; ++row)
       std::memcpy(storage.scales.data() + static_cast<size_t>(row) * sizeof(scale), &scale, sizeof(scale));
-    storage.half_scales.resize(static_cast<size_t>(storage.rows * weight_.cols / kW4Half));
+    storage.half_scales.resize(static_cast<size_t>(storage.rows * weight_.cols / kCodeHalf));
     return std::move(storage);
   }
 
-  void convert_block(const uint8_t* block, int64_t index, W4Storage& storage) const {
+  void convert_block(const uint8_t* block, int64_t index, CodeStorage& storage) const {
     uint8_t* const codes = storage.codes.data() + index * block_weights_ * storage.bits / 8;
     if (type_ == kNvfp4) return convert_nvfp4(block, index, codes, storage);
     std::byte* const scale = storage.scales.data() + index * 2;
@@ -274,7 +274,7 @@ class BlockConverter {
       }
       case kQ8_0:
         std::memcpy(scale, block, 2);
-        for (int i = 0; i < kW4Unit; ++i) codes[i] = static_cast<uint8_t>(block[2 + i] ^ kByteOffset);
+        for (int i = 0; i < kCodeUnit; ++i) codes[i] = static_cast<uint8_t>(block[2 + i] ^ kByteOffset);
         return;
       case kQ5_0: std::memcpy(scale, block, 2); return widen_fifths(block + 2, kByteOffset - 16, codes);
       case kQ5_1:
@@ -310,9 +310,9 @@ class BlockConverter {
     }
   }
 
-  static void convert_q6_k(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+  static void convert_q6_k(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
     std::memcpy(storage.scales.data() + index * 2, block + 208, 2);
-    std::memcpy(storage.half_scales.data() + index * kFactorBlock / kW4Half, block + 192, kFactorBlock / kW4Half);
+    std::memcpy(storage.half_scales.data() + index * kFactorBlock / kCodeHalf, block + 192, kFactorBlock / kCodeHalf);
     for (int i = 0; i < kFactorBlock; ++i) {
       const int half = i / 128;
       const int within = i % 128;
@@ -322,7 +322,7 @@ class BlockConverter {
     }
   }
 
-  static void convert_nvfp4(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+  static void convert_nvfp4(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
     for (int half = 0; half < 4; ++half) {
       const auto scale = static_cast<uint8_t>(block[half] & 0x7F);
       storage.half_scales[static_cast<size_t>(index * 4 + half)] = scale == 0x7F ? uint8_t{0} : scale;
@@ -335,7 +335,7 @@ class BlockConverter {
   }
 
   /// Converts Q4_K, and Q5_K, which has fifth bits of all blocks before the other four.
-  static void convert_q4_k(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+  static void convert_q4_k(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
     std::memcpy(storage.scales.data() + index * 2, block, 2);
     uint16_t minimum = 0;
     std::memcpy(&minimum, block + 2, 2);
@@ -348,11 +348,11 @@ class BlockConverter {
       const int least = unit < 4 ? packed[unit + 4] & 63 : (packed[unit + 4] >> 4) | (packed[unit] >> 6) << 4;
       storage.unit_scales[at] = static_cast<int8_t>(scale);
       storage.unit_minimums[at] = static_cast<int8_t>(least);
-      const uint8_t* const nibbles = block + (storage.bits == 8 ? 48 : 16) + unit / 2 * kW4Unit;
+      const uint8_t* const nibbles = block + (storage.bits == 8 ? 48 : 16) + unit / 2 * kCodeUnit;
       const int shift = unit % 2 * 4;
-      for (int i = 0; storage.bits == 8 && i < kW4Unit; ++i) {
+      for (int i = 0; storage.bits == 8 && i < kCodeUnit; ++i) {
         const int code = (nibbles[i] >> shift & 15) | (block[16 + i] >> unit & 1) << 4;
-        codes[unit * kW4Unit + i] = static_cast<uint8_t>(code + kByteOffset);
+        codes[unit * kCodeUnit + i] = static_cast<uint8_t>(code + kByteOffset);
       }
       for (int i = 0; storage.bits == 4 && i < 16; ++i) {
         codes[unit * 16 + i] =
@@ -361,7 +361,7 @@ class BlockConverter {
     }
   }
 
-  static void convert_iq4_xs(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+  static void convert_iq4_xs(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
     std::memcpy(storage.scales.data() + index * 2, block, 2);
     const int high = block[2] | block[3] << 8;
     for (int unit = 0; unit < 8; ++unit) {
@@ -379,8 +379,8 @@ class BlockConverter {
 };
 
 template <class Converter>
-W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
-  W4Storage storage = converter.describe(rows);
+CodeStorage convert(const Converter& converter, TermRange rows, int32_t threads) {
+  CodeStorage storage = converter.describe(rows);
   parallel_for({.count = rows.size(), .block = kDecodeRows, .threads = threads, .thread_name = "decode"},
                [&](int64_t begin, int64_t end) { converter.convert(rows.begin, begin, end, storage); });
   return storage;
@@ -388,24 +388,24 @@ W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
 
 }  // namespace
 
-std::optional<W4Kind> w4_kind(const StoredWeight& weight) {
+std::optional<CodeLayout> code_layout(const StoredWeight& weight) {
   if (weight.has_blocks()) {
     const bool has_factor = weight.blocks.factor != 1.0f && weight.blocks.ggml_type != kNvfp4;
     if (has_factor || !weight.blocks.column_order.is_in_order()) return std::nullopt;
     return kind_of_blocks(weight.blocks.ggml_type);
   }
-  if (is_nvfp4(weight)) return W4Kind{.values = W4Values::kTwiceE2M1, .half_scales = W4HalfScales::kE4M3};
+  if (is_nvfp4(weight)) return CodeLayout{.values = CodeValues::kTwiceE2M1, .half_scales = CodeHalfScales::kE4M3};
   const ScaleArray& scales = weight.scales;
   const bool has_scales = scales.kind != ScaleKind::kNone && scales.kind != ScaleKind::kE4M3 && scales.factor == 1.0f &&
                           scales.divisor == 1.0f;
   if (!has_plain_groups(weight) || !has_scales) return std::nullopt;
-  if (weight.codes.kind == CodeKind::kE2M1) return W4Kind{.values = W4Values::kTwiceE2M1};
-  if (weight.codes.kind == CodeKind::kUnsigned) return W4Kind{.bits = weight.codes.bits > 4 ? 8 : 4};
+  if (weight.codes.kind == CodeKind::kE2M1) return CodeLayout{.values = CodeValues::kTwiceE2M1};
+  if (weight.codes.kind == CodeKind::kUnsigned) return CodeLayout{.bits = weight.codes.bits > 4 ? 8 : 4};
   return std::nullopt;
 }
 
-W4Storage to_w4(const StoredWeight& weight, TermRange rows, int32_t threads) {
-  CHECK(w4_kind(weight), "{} has no codes that tensor/w4.h describes", weight.name);
+CodeStorage to_codes(const StoredWeight& weight, TermRange rows, int32_t threads) {
+  CHECK(code_layout(weight), "{} has no codes that tensor/code_matrix.h describes", weight.name);
   if (weight.has_blocks()) return convert(BlockConverter(weight), rows, threads);
   return convert(CodeConverter(weight), rows, threads);
 }

@@ -5,23 +5,23 @@
 
 #include "cpu/packed_weight.h"
 #include "cpu/source_row.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 
 /// Panels of codes of 4 or 8 bits (see kernels.h).
 namespace millrace::cpu {
 
 /// Returns whether one layout can hold all parts without loss: E4M3 factors in all or none, and zero points with
 /// neither minimums nor factors of halves.
-[[nodiscard]] bool can_pack_w4(std::span<const tensor::W4Matrix> parts);
+[[nodiscard]] bool can_pack_codes(std::span<const tensor::CodeMatrix> parts);
 
 /// Returns the layout for parts that are packed together. Parts that do not share one of 4 bits have codes of 8 bits.
 /// Scales have the narrowest type that holds those of all parts; groups are the largest that are whole in all parts and
 /// shards.
-[[nodiscard]] PanelLayout w4_panel_layout(std::span<const tensor::W4Matrix> parts, std::vector<PanelShard> shards,
-                                          bool gate_up);
+[[nodiscard]] PanelLayout code_panel_layout(std::span<const tensor::CodeMatrix> parts, std::vector<PanelShard> shards,
+                                            bool gate_up);
 
 /// Writes 64 rows of codes as the columns of a panel. `signed_codes` is that of the kernels.
-void pack_w4_panel(std::span<const SourceRow<tensor::W4Matrix>> rows, bool signed_codes, const CpuPackedWeight& weight,
-                   int64_t index);
+void pack_code_panel(std::span<const SourceRow<tensor::CodeMatrix>> rows, bool signed_codes,
+                     const CpuPackedWeight& weight, int64_t index);
 
 }  // namespace millrace::cpu

@@ -1,4 +1,4 @@
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr float kLeastMagnitude = 0x1p-100f;
 /// Rounds a small f32 to the nearest integer, ties to even, when added and subtracted.
 constexpr float kRoundingTerm = 12582912.0f;
 /// Weights that a thread quantizes at a time. For fewer another thread costs more than it saves.
-constexpr int64_t kW4WeightsPerBlock = 1 << 18;
+constexpr int64_t kCodeWeightsPerBlock = 1 << 18;
 /// The integers that the largest magnitude may become, before the scale is fitted to the whole group.
 constexpr float kLargestIntegers[] = {8.0f, 7.5f, 7.0f, 8.5f, 6.5f, 9.0f, 9.5f};
 
@@ -98,8 +98,8 @@ BFloat16 fitted_scale(std::span<const float> weights) {
 }
 
 /// Quantizes one row. Its codes are zeros before.
-void quantize_row(std::span<const float> weights, int64_t row, W4Storage& storage) {
-  const W4Matrix layout = storage.view();
+void quantize_row(std::span<const float> weights, int64_t row, CodeStorage& storage) {
+  const CodeMatrix layout = storage.view();
   uint8_t* const codes = storage.codes.data() + row * layout.row_bytes();
   for (int64_t group = 0; group < layout.groups(); ++group) {
     const int64_t first = group * storage.group;
@@ -118,7 +118,7 @@ void quantize_row(std::span<const float> weights, int64_t row, W4Storage& storag
   }
 }
 
-void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, W4Storage& storage) {
+void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, CodeStorage& storage) {
   std::vector<float> weights(static_cast<size_t>(kReadRows * storage.cols));
   for (int64_t first = begin; first < end; first += kReadRows) {
     const int64_t count = std::min(kReadRows, end - first);
@@ -131,61 +131,62 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, W4Storage
 
 }  // namespace
 
-bool share_w4_layout(const W4Matrix& left, const W4Matrix& right) {
+bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right) {
   return left.bits == right.bits && left.values == right.values && left.half_kind == right.half_kind &&
-         (left.offsets == W4Offsets::kMinimums) == (right.offsets == W4Offsets::kMinimums);
+         (left.offsets == CodeOffsets::kMinimums) == (right.offsets == CodeOffsets::kMinimums);
 }
 
-bool fit_together_w4(std::span<const W4Matrix> parts) {
-  const W4Matrix& first = parts.front();
+bool share_nibble_layout(std::span<const CodeMatrix> parts) {
+  const CodeMatrix& first = parts.front();
   return first.bits == 4 &&
-         std::ranges::all_of(parts, [&first](const W4Matrix& part) { return share_w4_layout(part, first); });
+         std::ranges::all_of(parts, [&first](const CodeMatrix& part) { return share_code_layout(part, first); });
 }
 
-std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets) {
-  if (values == W4Values::kTwiceE2M1) return kTwiceE2M1;
-  if (values == W4Values::kIq4) return kIq4;
+std::array<int8_t, 16> code_integers(CodeValues values, CodeOffsets offsets) {
+  if (values == CodeValues::kTwiceE2M1) return kTwiceE2M1;
+  if (values == CodeValues::kIq4) return kIq4;
   std::array<int8_t, 16> integers{};
   for (int8_t code = 0; code < 16; ++code)
-    integers[static_cast<size_t>(code)] = static_cast<int8_t>(offsets == W4Offsets::kNone ? code - 8 : code);
+    integers[static_cast<size_t>(code)] = static_cast<int8_t>(offsets == CodeOffsets::kNone ? code - 8 : code);
   return integers;
 }
 
-uint8_t W4Matrix::code(int64_t row, int64_t col) const {
+uint8_t CodeMatrix::code(int64_t row, int64_t col) const {
   const int64_t at = first_col + col;
   if (bits == 8) return codes[row * row_bytes() + at];
   return codes[row * row_bytes() + at / 2] >> (at % 2 * 4) & 15;
 }
 
-float W4Matrix::scale(int64_t row, int64_t col) const {
+float CodeMatrix::scale(int64_t row, int64_t col) const {
   const int64_t at = first_col + col;
   const float scale = element(scales, scale_dtype, row * groups() + at / group);
   if (half_scales != nullptr) {
-    const uint8_t factor = half_scales[row * halves() + at / kW4Half];
-    return scale * (half_kind == W4HalfScales::kE4M3 ? kE4M3[factor] : static_cast<float>(static_cast<int8_t>(factor)));
+    const uint8_t factor = half_scales[row * halves() + at / kCodeHalf];
+    return scale *
+           (half_kind == CodeHalfScales::kE4M3 ? kE4M3[factor] : static_cast<float>(static_cast<int8_t>(factor)));
   }
   if (unit_scales == nullptr) return scale;
-  return scale * static_cast<float>(unit_scales[row * units() + at / kW4Unit]);
+  return scale * static_cast<float>(unit_scales[row * units() + at / kCodeUnit]);
 }
 
-float W4Matrix::minimum(int64_t row, int64_t col) const {
-  if (offsets != W4Offsets::kMinimums) return 0.0f;
+float CodeMatrix::minimum(int64_t row, int64_t col) const {
+  if (offsets != CodeOffsets::kMinimums) return 0.0f;
   const int64_t at = first_col + col;
   const float minimum = element(minimums, scale_dtype, row * groups() + at / group);
   if (unit_minimums == nullptr) return minimum;
-  return minimum * static_cast<float>(unit_minimums[row * units() + at / kW4Unit]);
+  return minimum * static_cast<float>(unit_minimums[row * units() + at / kCodeUnit]);
 }
 
-size_t W4Matrix::bytes() const {
-  const auto each_group = static_cast<int64_t>(size_of(scale_dtype)) * (offsets == W4Offsets::kMinimums ? 2 : 1) +
-                          (offsets == W4Offsets::kZeroPoints ? 1 : 0);
+size_t CodeMatrix::bytes() const {
+  const auto each_group = static_cast<int64_t>(size_of(scale_dtype)) * (offsets == CodeOffsets::kMinimums ? 2 : 1) +
+                          (offsets == CodeOffsets::kZeroPoints ? 1 : 0);
   const int64_t each_unit =
       (unit_scales != nullptr ? 1 : 0) + (unit_minimums != nullptr ? 1 : 0) + (half_scales != nullptr ? 2 : 0);
   return static_cast<size_t>(rows * ((cols * bits + 7) / 8 + (cols + group - 1) / group * each_group +
-                                     (cols + kW4Unit - 1) / kW4Unit * each_unit));
+                                     (cols + kCodeUnit - 1) / kCodeUnit * each_unit));
 }
 
-W4Matrix W4Storage::view() const {
+CodeMatrix CodeStorage::view() const {
   const auto or_null = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
   return {.name = name,
           .rows = rows,
@@ -206,10 +207,10 @@ W4Matrix W4Storage::view() const {
           .half_scales = or_null(half_scales)};
 }
 
-W4Matrix row_slice(const W4Matrix& matrix, TermRange rows) {
+CodeMatrix row_slice(const CodeMatrix& matrix, TermRange rows) {
   CHECK(0 <= rows.begin && rows.begin <= rows.end && rows.end <= matrix.rows, "{}: rows [{}, {}) of {}", matrix.name,
         rows.begin, rows.end, matrix.rows);
-  W4Matrix slice = matrix;
+  CodeMatrix slice = matrix;
   slice.rows = rows.size();
   slice.codes += rows.begin * matrix.row_bytes();
   const int64_t groups = rows.begin * matrix.groups();
@@ -223,29 +224,29 @@ W4Matrix row_slice(const W4Matrix& matrix, TermRange rows) {
   return slice;
 }
 
-W4Matrix column_slice(const W4Matrix& matrix, TermRange cols) {
+CodeMatrix column_slice(const CodeMatrix& matrix, TermRange cols) {
   CHECK(0 <= cols.begin && cols.begin <= cols.end && cols.end <= matrix.cols, "{}: columns [{}, {}) of {}", matrix.name,
         cols.begin, cols.end, matrix.cols);
-  CHECK(cols.begin % kW4Unit == 0, "{}: columns from {} on begin inside a unit of {}", matrix.name, cols.begin,
-        kW4Unit);
-  W4Matrix slice = matrix;
+  CHECK(cols.begin % kCodeUnit == 0, "{}: columns from {} on begin inside a unit of {}", matrix.name, cols.begin,
+        kCodeUnit);
+  CodeMatrix slice = matrix;
   slice.first_col += cols.begin;
   slice.cols = cols.size();
   return slice;
 }
 
-W4Storage padded_rows(const W4Matrix& matrix, int64_t count) {
+CodeStorage padded_rows(const CodeMatrix& matrix, int64_t count) {
   CHECK(matrix.first_col == 0 && matrix.cols == matrix.stored_cols && count >= matrix.rows, "{}: {} rows for {}",
         matrix.name, count, matrix.rows);
-  W4Storage storage{.name = matrix.name,
-                    .rows = count,
-                    .cols = matrix.cols,
-                    .bits = matrix.bits,
-                    .values = matrix.values,
-                    .offsets = matrix.offsets,
-                    .group = matrix.group,
-                    .scale_dtype = matrix.scale_dtype,
-                    .half_kind = matrix.half_kind};
+  CodeStorage storage{.name = matrix.name,
+                      .rows = count,
+                      .cols = matrix.cols,
+                      .bits = matrix.bits,
+                      .values = matrix.values,
+                      .offsets = matrix.offsets,
+                      .group = matrix.group,
+                      .scale_dtype = matrix.scale_dtype,
+                      .half_kind = matrix.half_kind};
   const auto copy = [&](auto& to, const auto* from, int64_t per_row) {
     if (from == nullptr) return;
     to.resize(static_cast<size_t>(count * per_row));
@@ -262,7 +263,7 @@ W4Storage padded_rows(const W4Matrix& matrix, int64_t count) {
   return storage;
 }
 
-W4Storage quantize_w4(const HostTensor& matrix, int64_t group, int32_t threads) {
+CodeStorage quantize_w4(const HostTensor& matrix, int64_t group, int32_t threads) {
   CHECK(matrix.shape.rank() == 2, "{}: {} is not a matrix", matrix.name, matrix.shape.to_string());
   const int64_t cols = matrix.shape[1];
   const auto read = [&matrix, cols](int64_t first, int64_t count, float* out) {
@@ -271,31 +272,31 @@ W4Storage quantize_w4(const HostTensor& matrix, int64_t group, int32_t threads) 
   return quantize_w4(matrix.name, matrix.shape[0], cols, read, group, threads);
 }
 
-W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read, int64_t group,
-                      int32_t threads) {
-  CHECK(group > 0 && group <= kMaxGroup && group % kW4Unit == 0, "groups of {} inputs", group);
-  W4Storage storage{.name = name, .rows = rows, .cols = cols, .group = group};
-  const W4Matrix layout = storage.view();
+CodeStorage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read, int64_t group,
+                        int32_t threads) {
+  CHECK(group > 0 && group <= kMaxGroup && group % kCodeUnit == 0, "groups of {} inputs", group);
+  CodeStorage storage{.name = name, .rows = rows, .cols = cols, .group = group};
+  const CodeMatrix layout = storage.view();
   storage.codes.resize(static_cast<size_t>(rows * layout.row_bytes()));
   storage.scales.resize(static_cast<size_t>(rows * layout.groups() * 2));
-  const int64_t block = kW4WeightsPerBlock / std::clamp<int64_t>(cols, 1, kW4WeightsPerBlock);
+  const int64_t block = kCodeWeightsPerBlock / std::clamp<int64_t>(cols, 1, kCodeWeightsPerBlock);
   parallel_for({.count = rows, .block = block, .threads = threads, .thread_name = "quantize"},
                [&](int64_t begin, int64_t end) { quantize_rows(read, begin, end, storage); });
   return storage;
 }
 
-void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out) {
-  const std::array<int8_t, 16> integers = w4_integers(matrix.values, matrix.offsets);
-  const int byte_offset = matrix.offsets == W4Offsets::kZeroPoints ? 0 : 128;
+void read_floats(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out) {
+  const std::array<int8_t, 16> integers = code_integers(matrix.values, matrix.offsets);
+  const int byte_offset = matrix.offsets == CodeOffsets::kZeroPoints ? 0 : 128;
   float scale = 0.0f;
   float minimum = 0.0f;
   int zero = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t col = first + i;
-    if (const int64_t at = matrix.first_col + col; i == 0 || at % kW4Half == 0) {
+    if (const int64_t at = matrix.first_col + col; i == 0 || at % kCodeHalf == 0) {
       scale = matrix.scale(row, col);
       minimum = matrix.minimum(row, col);
-      if (matrix.offsets == W4Offsets::kZeroPoints)
+      if (matrix.offsets == CodeOffsets::kZeroPoints)
         zero = matrix.zero_points[row * matrix.groups() + at / matrix.group];
     }
     const int code = matrix.code(row, col);

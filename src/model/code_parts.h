@@ -8,17 +8,17 @@
 
 #include "tensor/backend.h"
 #include "tensor/sum_shards.h"
-#include "tensor/w4.h"
+#include "tensor/code_matrix.h"
 #include "weights/stored_weight.h"
 
 namespace millrace::model {
 
 /// The bits of weights in memory: those of the compute dtype, or fewer. kFp8 are those of E4M3, as stored. k4 are codes
-/// of tensor/w4.h: of 4 bits, or of 8 where those are stored.
+/// of tensor/code_matrix.h: of 4 bits, or of 8 where those are stored.
 enum class PackedBits : uint8_t { kCompute, k8, kFp8, k4 };
 
 /// A rank's part of a weight that may be packed in codes.
-struct W4Source {
+struct CodeSource {
   tensor::HostTensor plain;                       ///< the rows as floating point, where `stored` is null
   const weights::StoredWeight* stored = nullptr;  ///< a weight in a format of its own, whose rows are in order
   tensor::TermRange rows;                         ///< of `stored`
@@ -33,12 +33,12 @@ struct KeptCodes {
 
 /// Returns whether weights that are packed together can keep the codes in which they are stored. `shards`, unless null,
 /// are those of the columns. `sources` of experts are those of a rank.
-[[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, KeptCodes kept, const tensor::SumShards* shards);
+[[nodiscard]] bool can_keep_codes(std::span<const CodeSource> sources, KeptCodes kept, const tensor::SumShards* shards);
 
 /// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
 /// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.all`, all are quantized if one is. `memory` holds them.
 /// At most `threads` threads work; 0: one per processor.
-[[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const W4Source> sources, KeptCodes kept,
-                                                        int32_t threads, std::deque<tensor::W4Storage>& memory);
+[[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const CodeSource> sources, KeptCodes kept,
+                                                            int32_t threads, std::deque<tensor::CodeStorage>& memory);
 
 }  // namespace millrace::model

@@ -7,15 +7,15 @@
 #include <map>
 
 #include "conformance/harness.h"
-#include "conformance/random_w4.h"
+#include "conformance/random_codes.h"
 
 using namespace millrace;
 using namespace millrace::test;
+using tensor::CodeMatrix;
+using tensor::CodeOffsets;
+using tensor::CodeStorage;
+using tensor::CodeValues;
 using tensor::DType;
-using tensor::W4Matrix;
-using tensor::W4Offsets;
-using tensor::W4Storage;
-using tensor::W4Values;
 
 namespace {
 
@@ -60,12 +60,12 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
   Random random(test_seed() + 70);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const W4Kind& kind : w4_kinds_of(*backend)) {
+    for (const CodeLayout& kind : code_layouts_of(*backend)) {
       for (const auto& [rows, in, out] : all_sizes(random)) {
         INFO(backend_case.name << ", " << kind.name << ": " << rows << " x " << in << " x " << out);
-        const W4Storage storage = random_w4(random, out, in, kind);
-        const W4Matrix matrix = storage.view();
-        const auto weight = backend->pack_w4({&matrix, 1});
+        const CodeStorage storage = random_codes(random, out, in, kind);
+        const CodeMatrix matrix = storage.view();
+        const auto weight = backend->pack_codes({&matrix, 1});
         REQUIRE((weight->out_features() == out && weight->in_features() == in));
         const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
         const Values wanted =
@@ -79,21 +79,21 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
 TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 71);
-  std::vector<W4Kind> kinds(std::begin(kW4Kinds), std::end(kW4Kinds));
+  std::vector<CodeLayout> kinds(std::begin(kCodeLayouts), std::end(kCodeLayouts));
   kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
-  for (const W4Kind& kind : kinds) {
+  for (const CodeLayout& kind : kinds) {
     const Sizes sizes{random.integer(1, 40), random.integer(1, 700), random.integer(1, 140)};
-    const W4Storage storage = random_w4(random, sizes.out, sizes.in, kind);
-    const W4Matrix matrix = storage.view();
+    const CodeStorage storage = random_codes(random, sizes.out, sizes.in, kind);
+    const CodeMatrix matrix = storage.view();
     const Values x = reference::rounded(random.normal(sizes.rows * sizes.in), DType::kBF16);
     std::map<std::string, Values> results;
     for (const BackendCase& backend_case : backend_cases()) {
       const auto backend = backend_case.make();
       // Without the instruction products are rounded before they are added.
-      if (!(kind.bits == 4 ? backend->packs_w4() : backend->packs_all_codes()) ||
+      if (!(kind.bits == 4 ? backend->packs_codes() : backend->packs_all_codes()) ||
           backend_case.name.find("portable") != std::string::npos)
         continue;
-      results[backend_case.name] = run(*backend, *backend->pack_w4({&matrix, 1}), false, x);
+      results[backend_case.name] = run(*backend, *backend->pack_codes({&matrix, 1}), false, x);
     }
     for (const auto& [name, result] : results) {
       INFO(name << ", " << kind.name << ": " << sizes.rows << " x " << sizes.in << " x " << sizes.out);
@@ -108,13 +108,13 @@ TEST_CASE("a row of a 4-bit GEMM does not depend on the other rows") {
   Random random(test_seed() + 72);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const W4Kind& kind : w4_kinds_of(*backend)) {
+    for (const CodeLayout& kind : code_layouts_of(*backend)) {
       const int64_t in = random.integer(1, 900);
       const int64_t out = random.integer(1, 140);
-      const W4Storage storage = random_w4(random, out, in, kind);
-      const W4Matrix matrix = storage.view();
+      const CodeStorage storage = random_codes(random, out, in, kind);
+      const CodeMatrix matrix = storage.view();
       const bool gate_up = random.integer(0, 1) != 0;
-      const auto weight = gate_up ? backend->pack_gate_up_w4(matrix, matrix) : backend->pack_w4({&matrix, 1});
+      const auto weight = gate_up ? backend->pack_gate_up_codes(matrix, matrix) : backend->pack_codes({&matrix, 1});
       constexpr int64_t kRows = 70;
       const Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
       const Values whole = run(*backend, *weight, gate_up, x);
@@ -135,21 +135,22 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 73);
   constexpr int64_t kIn = 400;
-  const std::array<std::vector<W4Kind>, 4> stacks = {std::vector<W4Kind>{kW4Kinds[0], kW4Kinds[1], kW4Kinds[4]},
-                                                     {kW4Kinds[5], kW4Kinds[6]},
-                                                     {kW4Kinds[7], kW4Kinds[8]},
-                                                     {kW4Kinds[10], kW4Kinds[10]}};
+  const std::array<std::vector<CodeLayout>, 4> stacks = {
+      std::vector<CodeLayout>{kCodeLayouts[0], kCodeLayouts[1], kCodeLayouts[4]},
+      {kCodeLayouts[5], kCodeLayouts[6]},
+      {kCodeLayouts[7], kCodeLayouts[8]},
+      {kCodeLayouts[10], kCodeLayouts[10]}};
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
-    if (!backend->packs_w4()) continue;
-    for (const std::vector<W4Kind>& kinds : stacks) {
-      std::vector<W4Storage> storages;
-      std::vector<W4Matrix> parts;
+    if (!backend->packs_codes()) continue;
+    for (const std::vector<CodeLayout>& kinds : stacks) {
+      std::vector<CodeStorage> storages;
+      std::vector<CodeMatrix> parts;
       Values weights;
-      for (const W4Kind& kind : kinds) storages.push_back(random_w4(random, random.integer(1, 70), kIn, kind));
+      for (const CodeLayout& kind : kinds) storages.push_back(random_codes(random, random.integer(1, 70), kIn, kind));
       int64_t out = 0;
-      for (const W4Storage& storage : storages) {
+      for (const CodeStorage& storage : storages) {
         parts.push_back(storage.view());
         const Values values = reference::to_floats(parts.back());
         weights.insert(weights.end(), values.begin(), values.end());
@@ -159,17 +160,18 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
       const int64_t rows = random.integer(1, 20);
       const Values x = reference::rounded(random.normal(rows * kIn), backend->compute_dtype());
       const Values wanted = reference::matmul(reference::rounded_to_int8(x, kIn), weights, {}, kIn, out);
-      check_close(run(*backend, *backend->pack_w4(parts), false, x), wanted, unit(DType::kF32), error_of_sums(kIn));
+      check_close(run(*backend, *backend->pack_codes(parts), false, x), wanted, unit(DType::kF32), error_of_sums(kIn));
     }
     // CPUs give each kind panels of its own. E4M3 factors exclude other codes everywhere.
-    const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kW4Kinds[0]), random_w4(random, 2, 64, kW4Kinds[5]),
-                                           random_w4(random, 2, 64, kW4Kinds[9])};
+    const std::vector<CodeStorage> unlike = {random_codes(random, 2, 64, kCodeLayouts[0]),
+                                             random_codes(random, 2, 64, kCodeLayouts[5]),
+                                             random_codes(random, 2, 64, kCodeLayouts[9])};
     const bool fits = backend->packs_all_codes();
     REQUIRE(backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}) == fits);
     REQUIRE(backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}) == fits);
-    const W4Storage halves = random_w4(random, 2, 64, kW4Kinds[10]);
+    const CodeStorage halves = random_codes(random, 2, 64, kCodeLayouts[10]);
     REQUIRE(!backend->fit_together(std::array{unlike[2].view(), halves.view()}));
-    const W4Storage zeros = random_w4(random, 2, 64, kW4Kinds[3]);
+    const CodeStorage zeros = random_codes(random, 2, 64, kCodeLayouts[3]);
     REQUIRE(!backend->fit_together(std::array{unlike[1].view(), zeros.view()}));
   }
 }
@@ -179,12 +181,12 @@ TEST_CASE("parts of several kinds of codes are packed together") {
   Random random(test_seed() + 78);
   constexpr int64_t kIn = 600;
   const auto kind = [](std::string_view name) {
-    for (const W4Kind& each : kW4Kinds)
+    for (const CodeLayout& each : kCodeLayouts)
       if (each.name == name) return each;
-    for (const W4Kind& each : kByteKinds)
+    for (const CodeLayout& each : kByteKinds)
       if (each.name == name) return each;
     FAIL(name);
-    return W4Kind{};
+    return CodeLayout{};
   };
   const std::array<std::array<const char*, 3>, 7> mixtures = {{{"q4_k", "q4_k", "q6_k"},
                                                                {"q6_k", "q5_k", "q4_k"},
@@ -198,16 +200,16 @@ TEST_CASE("parts of several kinds of codes are packed together") {
     if (!backend->packs_all_codes()) continue;
     for (const auto& names : mixtures) {
       INFO(backend_case.name << ": " << names[0] << ", " << names[1] << ", " << names[2]);
-      std::vector<W4Storage> storages;
-      std::vector<W4Matrix> parts;
+      std::vector<CodeStorage> storages;
+      std::vector<CodeMatrix> parts;
       Values weights;
       const int64_t pair_rows = random.integer(1, 70);
       for (size_t i = 0; i < names.size(); ++i) {
         const int64_t rows = i == 2 ? random.integer(1, 150) : pair_rows;
         const std::string_view name = names[i] == std::string_view("q4_0 of none") ? "w4" : names[i];
-        storages.push_back(random_w4(random, rows, kIn, kind(name)));
+        storages.push_back(random_codes(random, rows, kIn, kind(name)));
       }
-      for (const W4Storage& storage : storages) {
+      for (const CodeStorage& storage : storages) {
         parts.push_back(storage.view());
         const Values values = reference::to_floats(parts.back());
         weights.insert(weights.end(), values.begin(), values.end());
@@ -217,7 +219,7 @@ TEST_CASE("parts of several kinds of codes are packed together") {
       constexpr int64_t kRows = 45;
       const Values x = reference::rounded(random.normal(kRows * kIn, 0.2f), backend->compute_dtype());
       const Values inputs = reference::rounded_to_int8(x, kIn);
-      const auto stack = backend->pack_w4(parts);
+      const auto stack = backend->pack_codes(parts);
       REQUIRE(stack->out_features() == out);
       const Values whole = run(*backend, *stack, false, x);
       check_close(whole, reference::matmul(inputs, weights, {}, kIn, out), unit(DType::kF32), error_of_sums(kIn));
@@ -225,13 +227,13 @@ TEST_CASE("parts of several kinds of codes are packed together") {
       const bool same = std::memcmp(first.data(), whole.data(), first.size() * sizeof(float)) == 0;
       REQUIRE(same);
       // A part has the bits that it has alone.
-      const Values last = run(*backend, *backend->pack_w4({&parts[2], 1}), false, x);
+      const Values last = run(*backend, *backend->pack_codes({&parts[2], 1}), false, x);
       for (int64_t row = 0; row < kRows; ++row) {
         const bool is_part = std::equal(last.begin() + row * parts[2].rows, last.begin() + (row + 1) * parts[2].rows,
                                         whole.begin() + row * out + 2 * pair_rows);
         REQUIRE(is_part);
       }
-      const auto pair = backend->pack_gate_up_w4(parts[0], parts[1]);
+      const auto pair = backend->pack_gate_up_codes(parts[0], parts[1]);
       const Values wanted =
           reference::activate({}, reference::matmul(inputs, reference::to_floats(parts[0]), {}, kIn, pair_rows),
                               reference::matmul(inputs, reference::to_floats(parts[1]), {}, kIn, pair_rows));
@@ -249,17 +251,17 @@ TEST_CASE("matmul_silu_mul with 4-bit weights equals its real values") {
   Random random(test_seed() + 74);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->packs_w4()) continue;
+    if (!backend->packs_codes()) continue;
     for (const auto& [rows, in, out] : all_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
-      const W4Storage gate = random_w4(random, out, in, kW4Kinds[0]);
-      const W4Storage up = random_w4(random, out, in, kW4Kinds[1]);
+      const CodeStorage gate = random_codes(random, out, in, kCodeLayouts[0]);
+      const CodeStorage up = random_codes(random, out, in, kCodeLayouts[1]);
       const Values x = reference::rounded(random.normal(rows * in, 0.05f), backend->compute_dtype());
       const Values inputs = reference::rounded_to_int8(x, in);
       const Values wanted =
           reference::activate({}, reference::matmul(inputs, reference::to_floats(gate.view()), {}, in, out),
                               reference::matmul(inputs, reference::to_floats(up.view()), {}, in, out));
-      check_close(run(*backend, *backend->pack_gate_up_w4(gate.view(), up.view()), true, x), wanted,
+      check_close(run(*backend, *backend->pack_gate_up_codes(gate.view(), up.view()), true, x), wanted,
                   unit(backend->compute_dtype()), error_of_sums(in));
     }
   }
@@ -270,10 +272,10 @@ TEST_CASE("an input that is not finite makes its row NaN in 4-bit GEMMs") {
     for (const BackendCase& backend_case : backend_cases()) {
       INFO(backend_case.name << ", " << bad);
       const auto backend = backend_case.make();
-      if (!backend->packs_w4()) continue;
-      const W4Storage storage = tensor::quantize_w4(HostMatrix(Values(70 * 64, 1.0f), DType::kF32, 70, 64).tensor());
-      const W4Matrix matrix = storage.view();
-      const auto weight = backend->pack_w4({&matrix, 1});
+      if (!backend->packs_codes()) continue;
+      const CodeStorage storage = tensor::quantize_w4(HostMatrix(Values(70 * 64, 1.0f), DType::kF32, 70, 64).tensor());
+      const CodeMatrix matrix = storage.view();
+      const auto weight = backend->pack_codes({&matrix, 1});
       for (const size_t rows : {1, 3, 40}) {
         Values x(rows * 64, 1.0f);
         x[rows / 2 * 64 + 40] = bad;
@@ -291,7 +293,7 @@ TEST_CASE("4-bit rounding beats a scale of the largest magnitude") {
   constexpr int64_t kCols = 997;  // the last group has 5
   const int64_t group = std::array{32, 128}[static_cast<size_t>(random.integer(0, 1))];
   const Values weights = random.normal(kRows * kCols, std::exp2(static_cast<float>(random.integer(-90, 90))));
-  const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), group);
+  const CodeStorage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), group);
   const Values rounded = reference::to_floats(storage.view());
   double error = 0.0;
   double simple_error = 0.0;
@@ -318,7 +320,7 @@ TEST_CASE("4-bit rounding beats a scale of the largest magnitude") {
 
 TEST_CASE("4-bit groups of zeros and extreme and nonfinite weights") {
   const Values weights = extreme_weights();
-  const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 1, 160).tensor());
+  const CodeStorage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 1, 160).tensor());
   const Values rounded = reference::to_floats(storage.view());
   for (size_t i = 0; i < 64; ++i) REQUIRE(rounded[i] == 0.0f);
   REQUIRE(std::abs(rounded[64] / 3e38f - 1.0f) < 0.08f);
@@ -330,11 +332,11 @@ TEST_CASE("columns and rows of a 4-bit matrix keep their values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 76);
   constexpr int64_t kCols = 350;
-  std::vector<W4Kind> kinds(std::begin(kW4Kinds), std::end(kW4Kinds));
+  std::vector<CodeLayout> kinds(std::begin(kCodeLayouts), std::end(kCodeLayouts));
   kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
-  for (const W4Kind& kind : kinds) {
+  for (const CodeLayout& kind : kinds) {
     INFO(kind.name);
-    const W4Storage storage = random_w4(random, 5, kCols, kind);
+    const CodeStorage storage = random_codes(random, 5, kCols, kind);
     const Values all = reference::to_floats(storage.view());
     Values wanted;
     for (int64_t row = 0; row < 5; ++row)

@@ -21,12 +21,12 @@
 namespace millrace::tensor {
 
 /// Inputs per unit, whose activations share a scale. Groups are multiples of it.
-inline constexpr int64_t kW4Unit = 32;
-/// Inputs that share one of W4Matrix::half_scales.
-inline constexpr int64_t kW4Half = kW4Unit / 2;
+inline constexpr int64_t kCodeUnit = 32;
+/// Inputs that share one of CodeMatrix::half_scales.
+inline constexpr int64_t kCodeHalf = kCodeUnit / 2;
 
 /// The integers that codes stand for.
-enum class W4Values : uint8_t {
+enum class CodeValues : uint8_t {
   kInteger,    ///< the code: of 4 bits minus 8 where groups have neither zero points nor minimums, a byte minus 128
                ///< where groups have no zero points
   kTwiceE2M1,  ///< twice the values of E2M1, which are whole numbers
@@ -34,29 +34,29 @@ enum class W4Values : uint8_t {
 };
 
 /// The offset of a group's weights; only integer codes have one.
-enum class W4Offsets : uint8_t {
+enum class CodeOffsets : uint8_t {
   kNone,
   kZeroPoints,  ///< an integer from 0 to 255 is subtracted from the code
   kMinimums,    ///< a number is added to the weight
 };
 
 /// What the factors of the scales of each 16 columns are.
-enum class W4HalfScales : uint8_t { kNone, kE4M3, kInt8 };
+enum class CodeHalfScales : uint8_t { kNone, kE4M3, kInt8 };
 
 /// Returns the integers of the 16 codes.
-[[nodiscard]] std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets);
+[[nodiscard]] std::array<int8_t, 16> code_integers(CodeValues values, CodeOffsets offsets);
 
 /// A matrix [rows, cols] in host memory, borrowed. It may be some columns of stored rows.
-struct W4Matrix {
+struct CodeMatrix {
   std::string name;
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t first_col = 0;    ///< within the stored rows, a multiple of kW4Unit
+  int64_t first_col = 0;    ///< within the stored rows, a multiple of kCodeUnit
   int64_t stored_cols = 0;  ///< of the stored rows
   int bits = 4;             ///< of a code: 4, or 8 for integers only
-  W4Values values = W4Values::kInteger;
-  W4Offsets offsets = W4Offsets::kNone;
-  int64_t group = kW4Unit;  ///< columns per scale, a multiple of kW4Unit
+  CodeValues values = CodeValues::kInteger;
+  CodeOffsets offsets = CodeOffsets::kNone;
+  int64_t group = kCodeUnit;  ///< columns per scale, a multiple of kCodeUnit
   DType scale_dtype = DType::kBF16;
   const uint8_t* codes = nullptr;        // [rows, row_bytes()]; of 4 bits an even column's in the lower half
   const std::byte* scales = nullptr;     // [rows, groups()]
@@ -66,12 +66,12 @@ struct W4Matrix {
   const int8_t* unit_scales = nullptr;    // [rows, units()]
   const int8_t* unit_minimums = nullptr;  // [rows, units()]
   // Further factors of the scales of each 16 columns, none of them NaN. They exclude offsets and unit_scales.
-  W4HalfScales half_kind = W4HalfScales::kNone;
+  CodeHalfScales half_kind = CodeHalfScales::kNone;
   const uint8_t* half_scales = nullptr;  // [rows, halves()], or null
 
   [[nodiscard]] int64_t groups() const { return (stored_cols + group - 1) / group; }
-  [[nodiscard]] int64_t units() const { return (stored_cols + kW4Unit - 1) / kW4Unit; }
-  [[nodiscard]] int64_t halves() const { return (stored_cols + kW4Half - 1) / kW4Half; }
+  [[nodiscard]] int64_t units() const { return (stored_cols + kCodeUnit - 1) / kCodeUnit; }
+  [[nodiscard]] int64_t halves() const { return (stored_cols + kCodeHalf - 1) / kCodeHalf; }
   [[nodiscard]] int64_t row_bytes() const { return (stored_cols * bits + 7) / 8; }
   /// Returns the code of a weight.
   [[nodiscard]] uint8_t code(int64_t row, int64_t col) const;
@@ -82,15 +82,15 @@ struct W4Matrix {
   [[nodiscard]] size_t bytes() const;
 };
 
-/// Such a matrix that owns its memory. Members are as in W4Matrix.
-struct W4Storage {
+/// Such a matrix that owns its memory. Members are as in CodeMatrix.
+struct CodeStorage {
   std::string name;
   int64_t rows = 0;
   int64_t cols = 0;
   int bits = 4;
-  W4Values values = W4Values::kInteger;
-  W4Offsets offsets = W4Offsets::kNone;
-  int64_t group = kW4Unit;
+  CodeValues values = CodeValues::kInteger;
+  CodeOffsets offsets = CodeOffsets::kNone;
+  int64_t group = kCodeUnit;
   DType scale_dtype = DType::kBF16;
   std::vector<uint8_t> codes;
   std::vector<std::byte> scales;
@@ -98,16 +98,16 @@ struct W4Storage {
   std::vector<std::byte> minimums;
   std::vector<int8_t> unit_scales;
   std::vector<int8_t> unit_minimums;
-  W4HalfScales half_kind = W4HalfScales::kNone;
+  CodeHalfScales half_kind = CodeHalfScales::kNone;
   std::vector<uint8_t> half_scales;
-  [[nodiscard]] W4Matrix view() const;
+  [[nodiscard]] CodeMatrix view() const;
 };
 
-/// Returns some rows, or some columns, of a matrix in place. Columns begin at a multiple of kW4Unit.
-[[nodiscard]] W4Matrix row_slice(const W4Matrix& matrix, TermRange rows);
-[[nodiscard]] W4Matrix column_slice(const W4Matrix& matrix, TermRange cols);
+/// Returns some rows, or some columns, of a matrix in place. Columns begin at a multiple of kCodeUnit.
+[[nodiscard]] CodeMatrix row_slice(const CodeMatrix& matrix, TermRange rows);
+[[nodiscard]] CodeMatrix column_slice(const CodeMatrix& matrix, TermRange cols);
 /// Copies a matrix of whole rows. Rows from its last one to `count` are zeros.
-[[nodiscard]] W4Storage padded_rows(const W4Matrix& matrix, int64_t count);
+[[nodiscard]] CodeStorage padded_rows(const CodeMatrix& matrix, int64_t count);
 
 /// Reads rows [first, first + count) of a matrix as f32 [count, cols].
 using ReadRowsFn = std::function<void(int64_t first, int64_t count, float* out)>;
@@ -117,18 +117,18 @@ inline constexpr int64_t kReadRows = 32;
 /// Quantizes a matrix to integers from -8 to 7 with a bf16 scale for each `group` inputs. Of several scales a group
 /// takes the one with the smallest squared error. A group with a non-finite weight becomes NaN; a group of weights
 /// below 2^-100 becomes zero. `threads` is the maximum; 0 means one per processor.
-[[nodiscard]] W4Storage quantize_w4(const HostTensor& matrix, int64_t group = kW4Unit, int32_t threads = 0);
+[[nodiscard]] CodeStorage quantize_w4(const HostTensor& matrix, int64_t group = kCodeUnit, int32_t threads = 0);
 /// Quantizes a matrix [rows, cols] whose rows `read` returns, on any of the threads.
-[[nodiscard]] W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read,
-                                    int64_t group = kW4Unit, int32_t threads = 0);
+[[nodiscard]] CodeStorage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read,
+                                      int64_t group = kCodeUnit, int32_t threads = 0);
 
 /// Dequantizes `count` weights of a row from column `first` on.
-void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
+void read_floats(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
 /// Returns whether matrices share a layout: codes of as many bits and of the same integers, not minimums with other
 /// offsets, and the same half_scales.
-[[nodiscard]] bool share_w4_layout(const W4Matrix& left, const W4Matrix& right);
+[[nodiscard]] bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right);
 /// Returns whether matrices have 4-bit codes in one layout.
-[[nodiscard]] bool fit_together_w4(std::span<const W4Matrix> parts);
+[[nodiscard]] bool share_nibble_layout(std::span<const CodeMatrix> parts);
 
 }  // namespace millrace::tensor

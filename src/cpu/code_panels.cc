@@ -1,4 +1,4 @@
-#include "cpu/w4_panels.h"
+#include "cpu/code_panels.h"
 
 #include <algorithm>
 #include <array>
@@ -10,43 +10,43 @@
 namespace millrace::cpu {
 namespace {
 
+using tensor::CodeHalfScales;
+using tensor::CodeMatrix;
+using tensor::CodeOffsets;
+using tensor::CodeValues;
 using tensor::DType;
-using tensor::kW4Half;
-using tensor::W4HalfScales;
-using tensor::W4Matrix;
-using tensor::W4Offsets;
-using tensor::W4Values;
+using tensor::kCodeHalf;
 
-constexpr int64_t kUnit = tensor::kW4Unit;
+constexpr int64_t kUnit = tensor::kCodeUnit;
 static_assert(kUnit == kW8GroupElements);
 constexpr int kByteOffset = 128;  // of integers that are stored as bytes
 
-W4ScaleType scale_type_of(DType dtype) {
+CodeScaleType scale_type_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return W4ScaleType::kF32;
-    case DType::kBF16: return W4ScaleType::kBF16;
-    case DType::kF16: return W4ScaleType::kF16;
+    case DType::kF32: return CodeScaleType::kF32;
+    case DType::kBF16: return CodeScaleType::kBF16;
+    case DType::kF16: return CodeScaleType::kF16;
   }
-  return W4ScaleType::kF32;
+  return CodeScaleType::kF32;
 }
 
-W4OffsetType offset_type_of(std::span<const W4Matrix> parts) {
-  const auto has = [&](W4Offsets offsets) {
-    return std::ranges::any_of(parts, [offsets](const W4Matrix& part) { return part.offsets == offsets; });
+CodeOffsetType offset_type_of(std::span<const CodeMatrix> parts) {
+  const auto has = [&](CodeOffsets offsets) {
+    return std::ranges::any_of(parts, [offsets](const CodeMatrix& part) { return part.offsets == offsets; });
   };
-  if (has(W4Offsets::kMinimums)) return W4OffsetType::kMinimums;
-  return has(W4Offsets::kZeroPoints) ? W4OffsetType::kZeroPoints : W4OffsetType::kConstant;
+  if (has(CodeOffsets::kMinimums)) return CodeOffsetType::kMinimums;
+  return has(CodeOffsets::kZeroPoints) ? CodeOffsetType::kZeroPoints : CodeOffsetType::kConstant;
 }
 
 /// Sets the integers of the codes, shifted to be unsigned.
-void set_integers(W4PanelFormat& format, W4Values values) {
+void set_integers(CodePanelFormat& format, CodeValues values) {
   if (format.has_bytes) {
-    format.offset = format.offset_type == W4OffsetType::kZeroPoints ? 0 : kByteOffset;
+    format.offset = format.offset_type == CodeOffsetType::kZeroPoints ? 0 : kByteOffset;
     return;
   }
-  format.offset = format.offset_type == W4OffsetType::kConstant ? 8 : 0;
-  if (values == W4Values::kInteger) return;
-  const std::array<int8_t, 16> integers = tensor::w4_integers(values, W4Offsets::kNone);
+  format.offset = format.offset_type == CodeOffsetType::kConstant ? 8 : 0;
+  if (values == CodeValues::kInteger) return;
+  const std::array<int8_t, 16> integers = tensor::code_integers(values, CodeOffsets::kNone);
   format.has_table = true;
   format.offset = -*std::ranges::min_element(integers);
   for (size_t code = 0; code < integers.size(); ++code)
@@ -54,22 +54,22 @@ void set_integers(W4PanelFormat& format, W4Values values) {
 }
 
 /// Sets the factors of units and halves. Where both occur, scales and minimums are products with those of units.
-void set_factors(W4PanelFormat& format, std::span<const W4Matrix> parts) {
-  for (const W4Matrix& part : parts) {
+void set_factors(CodePanelFormat& format, std::span<const CodeMatrix> parts) {
+  for (const CodeMatrix& part : parts) {
     format.has_factors = format.has_factors || part.unit_scales != nullptr;
-    if (part.half_kind == W4HalfScales::kE4M3) format.half_type = W4HalfType::kE4M3;
-    if (part.half_kind == W4HalfScales::kInt8) format.half_type = W4HalfType::kInt8;
+    if (part.half_kind == CodeHalfScales::kE4M3) format.half_type = CodeHalfType::kE4M3;
+    if (part.half_kind == CodeHalfScales::kInt8) format.half_type = CodeHalfType::kInt8;
   }
   if (!format.has_half_factors() || !format.has_factors) return;
   format.has_factors = false;
-  format.scale_type = W4ScaleType::kF32;
+  format.scale_type = CodeScaleType::kF32;
 }
 
 /// Returns the most units whose columns share a scale in all parts, and that are whole in all shards but the last.
-int units_per_group(std::span<const W4Matrix> parts, const std::vector<PanelShard>& shards) {
-  int64_t columns = kUnit * kMaxW4GroupUnits;
+int units_per_group(std::span<const CodeMatrix> parts, const std::vector<PanelShard>& shards) {
+  int64_t columns = kUnit * kMaxCodeGroupUnits;
   const auto make_divide = [&columns](int64_t at) { columns = std::max(kUnit, std::gcd(columns, at)); };
-  for (const W4Matrix& part : parts) {
+  for (const CodeMatrix& part : parts) {
     if (part.groups() > 1) make_divide(part.group);
     for (const PanelShard& shard : shards) {
       if (shard.skew != 0) return 1;
@@ -86,7 +86,7 @@ struct UnitColumn {
 };
 
 /// Reads the codes of stored columns [first, first + 32) of a row, of which a part exists.
-UnitColumn read_codes(const W4Matrix& matrix, int64_t row, int64_t first, int64_t begin, int64_t end) {
+UnitColumn read_codes(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t begin, int64_t end) {
   UnitColumn column;
   const uint8_t* const from = matrix.codes + row * matrix.row_bytes() + (matrix.first_col + first) * matrix.bits / 8;
   if (matrix.bits == 8) {
@@ -98,10 +98,10 @@ UnitColumn read_codes(const W4Matrix& matrix, int64_t row, int64_t first, int64_
 }
 
 /// Converts codes to the bytes of a panel of 8-bit codes, whose integers are less by an offset or a zero point.
-void to_bytes(const W4PanelFormat& format, const W4Matrix& matrix, bool is_signed, UnitColumn& column) {
-  const std::array<int8_t, 16> integers = tensor::w4_integers(matrix.values, matrix.offsets);
-  const bool is_shifted = matrix.offsets != W4Offsets::kZeroPoints;  // otherwise panels have zero points, too
-  CHECK(is_shifted || format.offset_type == W4OffsetType::kZeroPoints, "{} has zero points", matrix.name);
+void to_bytes(const CodePanelFormat& format, const CodeMatrix& matrix, bool is_signed, UnitColumn& column) {
+  const std::array<int8_t, 16> integers = tensor::code_integers(matrix.values, matrix.offsets);
+  const bool is_shifted = matrix.offsets != CodeOffsets::kZeroPoints;  // otherwise panels have zero points, too
+  CHECK(is_shifted || format.offset_type == CodeOffsetType::kZeroPoints, "{} has zero points", matrix.name);
   for (uint8_t& code : column.codes) {
     if (matrix.bits == 4) code = static_cast<uint8_t>(integers[code] + (is_shifted ? kByteOffset : 0));
     if (is_signed) code ^= kByteOffset;
@@ -121,20 +121,20 @@ void write_codes(const UnitColumn& column, std::byte* unit, size_t at) {
 }
 
 void write_bytes(const UnitColumn& column, std::byte* unit, size_t at) {
-  for (size_t step = 0; step < kW4UnitSteps; ++step) {
+  for (size_t step = 0; step < kCodeUnitSteps; ++step) {
     std::memcpy(unit + (step * kPanelColumns + at) * kInt8Depth, column.codes.data() + step * kInt8Depth, kInt8Depth);
   }
 }
 
 /// Writes element `at` of an array of scales or minimums, of another or the same type, times a factor.
-void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype, int64_t index, float factor,
+void write_scale(const CodePanelFormat& format, const std::byte* from, DType dtype, int64_t index, float factor,
                  std::byte* to, size_t at) {
   const auto bytes = static_cast<size_t>(format.scale_bytes());
   if (scale_type_of(dtype) == format.scale_type && factor == 1.0f) {
     std::memcpy(to + at * bytes, from + static_cast<size_t>(index) * bytes, bytes);
     return;
   }
-  CHECK(format.scale_type == W4ScaleType::kF32, "scales of several types are packed as f32");
+  CHECK(format.scale_type == CodeScaleType::kF32, "scales of several types are packed as f32");
   const tensor::HostTensor all{.dtype = dtype, .shape = {index + 1}, .data = from};
   float value = 0.0f;
   tensor::read_floats(all, index, 1, &value);
@@ -143,7 +143,7 @@ void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype
 }
 
 /// Writes what the columns of a group share.
-void write_group(const W4PanelFormat& format, const W4Matrix& matrix, int64_t row, int64_t col, std::byte* group,
+void write_group(const CodePanelFormat& format, const CodeMatrix& matrix, int64_t row, int64_t col, std::byte* group,
                  size_t at) {
   const int64_t index = row * matrix.groups() + (matrix.first_col + col) / matrix.group;
   const int64_t unit = row * matrix.units() + (matrix.first_col + col) / kUnit;
@@ -153,23 +153,23 @@ void write_group(const W4PanelFormat& format, const W4Matrix& matrix, int64_t ro
   write_scale(format, matrix.scales, matrix.scale_dtype, index, factor(matrix.unit_scales), group, at);
   std::byte* const offsets = group + kPanelColumns * format.scale_bytes();
   switch (format.offset_type) {
-    case W4OffsetType::kConstant: return;
-    case W4OffsetType::kZeroPoints: {
+    case CodeOffsetType::kConstant: return;
+    case CodeOffsetType::kZeroPoints: {
       const auto none = static_cast<uint8_t>(format.has_bytes ? kByteOffset : 8);
       offsets[at] = std::byte{matrix.zero_points != nullptr ? matrix.zero_points[index] : none};
       return;
     }
-    case W4OffsetType::kMinimums:
+    case CodeOffsetType::kMinimums:
       if (matrix.minimums == nullptr) return;  // packed together with minimums: its own are zeros
       return write_scale(format, matrix.minimums, matrix.scale_dtype, index, factor(matrix.unit_minimums), offsets, at);
   }
 }
 
 /// Writes the factors of a unit of a column, which are 1 where only other columns have any.
-void write_factors(const W4PanelFormat& format, const W4Matrix& matrix, int64_t row, int64_t col, std::byte* unit,
+void write_factors(const CodePanelFormat& format, const CodeMatrix& matrix, int64_t row, int64_t col, std::byte* unit,
                    size_t at) {
   if (format.has_half_factors()) {
-    const int64_t first = (matrix.first_col + col) / kW4Half;
+    const int64_t first = (matrix.first_col + col) / kCodeHalf;
     for (int64_t half = 0; half < std::min<int64_t>(2, matrix.halves() - first); ++half) {
       const uint8_t factor =
           matrix.half_scales != nullptr ? matrix.half_scales[row * matrix.halves() + first + half] : uint8_t{1};
@@ -183,54 +183,54 @@ void write_factors(const W4PanelFormat& format, const W4Matrix& matrix, int64_t 
     return static_cast<std::byte>(factors != nullptr ? factors[index] : int8_t{1});
   };
   unit[at] = factor(matrix.unit_scales);
-  if (format.offset_type == W4OffsetType::kMinimums) unit[kPanelColumns + at] = factor(matrix.unit_minimums);
+  if (format.offset_type == CodeOffsetType::kMinimums) unit[kPanelColumns + at] = factor(matrix.unit_minimums);
 }
 
 }  // namespace
 
-bool can_pack_w4(std::span<const W4Matrix> parts) {
+bool can_pack_codes(std::span<const CodeMatrix> parts) {
   const auto any = [&](auto&& has) { return std::ranges::any_of(parts, has); };
   const auto all = [&](auto&& has) { return std::ranges::all_of(parts, has); };
-  const auto has_e4m3 = [](const W4Matrix& part) { return part.half_kind == W4HalfScales::kE4M3; };
-  const auto has_zeros = [](const W4Matrix& part) { return part.offsets == W4Offsets::kZeroPoints; };
-  const auto excludes_zeros = [](const W4Matrix& part) {
-    return part.offsets == W4Offsets::kMinimums || part.half_kind != W4HalfScales::kNone;
+  const auto has_e4m3 = [](const CodeMatrix& part) { return part.half_kind == CodeHalfScales::kE4M3; };
+  const auto has_zeros = [](const CodeMatrix& part) { return part.offsets == CodeOffsets::kZeroPoints; };
+  const auto excludes_zeros = [](const CodeMatrix& part) {
+    return part.offsets == CodeOffsets::kMinimums || part.half_kind != CodeHalfScales::kNone;
   };
   return (all(has_e4m3) || !any(has_e4m3)) && !(any(has_zeros) && any(excludes_zeros));
 }
 
-PanelLayout w4_panel_layout(std::span<const W4Matrix> parts, std::vector<PanelShard> shards, bool gate_up) {
-  CHECK(!parts.empty() && can_pack_w4(parts), "matrices of codes that do not fit together");
-  PanelLayout layout{.depth = kInt8Depth, .format = PanelFormat::kW4, .gate_up = gate_up, .shards = {}, .w4 = {}};
-  W4PanelFormat& format = layout.w4;
-  format.has_bytes = !fit_together_w4(parts);
+PanelLayout code_panel_layout(std::span<const CodeMatrix> parts, std::vector<PanelShard> shards, bool gate_up) {
+  CHECK(!parts.empty() && can_pack_codes(parts), "matrices of codes that do not fit together");
+  PanelLayout layout{.depth = kInt8Depth, .format = PanelFormat::kCodes, .gate_up = gate_up, .shards = {}, .codes = {}};
+  CodePanelFormat& format = layout.codes;
+  format.has_bytes = !share_nibble_layout(parts);
   format.offset_type = offset_type_of(parts);
   set_integers(format, parts.front().values);
   format.scale_type = scale_type_of(parts.front().scale_dtype);
-  for (const W4Matrix& part : parts) {
-    if (scale_type_of(part.scale_dtype) != format.scale_type) format.scale_type = W4ScaleType::kF32;
+  for (const CodeMatrix& part : parts) {
+    if (scale_type_of(part.scale_dtype) != format.scale_type) format.scale_type = CodeScaleType::kF32;
   }
   set_factors(format, parts);
-  const bool has_products = !format.has_factors && std::ranges::any_of(parts, [](const W4Matrix& part) {
+  const bool has_products = !format.has_factors && std::ranges::any_of(parts, [](const CodeMatrix& part) {
     return part.unit_scales != nullptr;
   });
   format.units = has_products ? 1 : units_per_group(parts, shards);
   assign_steps(layout, std::move(shards), format.units * kUnit, kUnit);
-  layout.step_bytes = static_cast<size_t>(format.group_bytes() / (format.units * kW4UnitSteps));
-  const int64_t units = layout.steps / kW4UnitSteps;
+  layout.step_bytes = static_cast<size_t>(format.group_bytes() / (format.units * kCodeUnitSteps));
+  const int64_t units = layout.steps / kCodeUnitSteps;
   layout.bytes = static_cast<size_t>((units + format.units - 1) / format.units * format.header_bytes() +
                                      units * format.unit_bytes());
   return layout;
 }
 
-void pack_w4_panel(std::span<const SourceRow<W4Matrix>> rows, bool signed_codes, const CpuPackedWeight& weight,
-                   int64_t index) {
+void pack_code_panel(std::span<const SourceRow<CodeMatrix>> rows, bool signed_codes, const CpuPackedWeight& weight,
+                     int64_t index) {
   const PanelLayout& layout = weight.layout();
-  const W4PanelFormat& format = layout.w4;
+  const CodePanelFormat& format = layout.codes;
   for (const PanelShard& shard : layout.shards) {
     std::byte* at = weight.panel(index, shard.first_step);
     std::byte* group = at;
-    for (int64_t unit = 0; unit < shard.steps / kW4UnitSteps; ++unit) {
+    for (int64_t unit = 0; unit < shard.steps / kCodeUnitSteps; ++unit) {
       const int64_t first = shard.first_input - shard.skew + unit * kUnit;
       const int64_t begin = std::max<int64_t>(shard.first_input - first, 0);
       const int64_t end = std::min<int64_t>(shard.first_input + shard.inputs - first, kUnit);

@@ -10,7 +10,7 @@ namespace millrace::cpu {
 namespace {
 
 /// The parts of one unit of a panel.
-struct W4Unit {
+struct CodeUnit {
   const char* scales;   ///< of its group
   const char* offsets;  ///< of its group: zero points or minimums
   const char* factors;  ///< of its own scales and minimums
@@ -18,9 +18,9 @@ struct W4Unit {
 };
 
 /// Walks over the units of a panel.
-class W4Cursor {
+class CodeCursor {
  public:
-  MILLRACE_INLINE W4Cursor(const W4PanelFormat& format, const std::byte* panel)
+  MILLRACE_INLINE CodeCursor(const CodePanelFormat& format, const std::byte* panel)
       : at_(reinterpret_cast<const char*>(panel)),
         units_(format.units),
         header_bytes_(format.header_bytes()),
@@ -29,13 +29,13 @@ class W4Cursor {
         offsets_at_(kPanelColumns * format.scale_bytes()) {}
 
   /// Returns the next unit.
-  MILLRACE_INLINE W4Unit take() {
+  MILLRACE_INLINE CodeUnit take() {
     if (left_ == 0) {
       group_ = at_;
       at_ += header_bytes_;
       left_ = units_;
     }
-    const W4Unit unit = {group_, group_ + offsets_at_, at_, at_ + factor_bytes_};
+    const CodeUnit unit = {group_, group_ + offsets_at_, at_, at_ + factor_bytes_};
     at_ = unit.codes + code_bytes_;
     --left_;
     return unit;
@@ -70,17 +70,17 @@ MILLRACE_INLINE Ints join_halves(__m256i low, __m256i high) {
 
 /// Says whether integers from a table are multiplied as signed bytes, since sums of unsigned ones overflow an int16.
 #if defined(__AVX2__) && !MILLRACE_VNNI
-constexpr bool kSignedW4Tables = true;
+constexpr bool kSignedCodeTables = true;
 #else
-constexpr bool kSignedW4Tables = false;
+constexpr bool kSignedCodeTables = false;
 #endif
 
 /// The integers of the 16 codes, four times.
-struct W4Table {
+struct CodeTable {
   alignas(64) uint8_t bytes[64];
 
-  MILLRACE_INLINE explicit W4Table(const W4PanelFormat& format) {
-    const int subtracted = kSignedW4Tables && format.has_table ? format.offset : 0;
+  MILLRACE_INLINE explicit CodeTable(const CodePanelFormat& format) {
+    const int subtracted = kSignedCodeTables && format.has_table ? format.offset : 0;
     for (int i = 0; i < 64; ++i) bytes[i] = static_cast<uint8_t>(format.table[i % 16] - subtracted);
   }
 
@@ -104,7 +104,7 @@ struct W4Table {
 /// signed bytes.
 #if MILLRACE_VNNI
 template <bool kSigned>
-struct W4Dot {
+struct CodeDot {
   using Sum = Ints;
   static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
@@ -115,7 +115,7 @@ struct W4Dot {
 #elif defined(__AVX2__)
 /// Adds products in pairs as int16: of a unit 16 of 15 · 127 fit.
 template <bool kSigned>
-struct W4Dot {
+struct CodeDot {
   struct Sum {
     __m256i low;
     __m256i high;
@@ -145,7 +145,7 @@ struct W4Dot {
 };
 #else
 template <bool kSigned>
-struct W4Dot {
+struct CodeDot {
   using Sum = Ints;
   static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
@@ -160,50 +160,50 @@ struct W4Dot {
 #endif
 
 /// Loads 16 scales or minimums as f32.
-MILLRACE_INLINE Vec load_w4_scales(W4ScaleType type, const char* from, int vec) {
+MILLRACE_INLINE Vec load_code_scales(CodeScaleType type, const char* from, int vec) {
   switch (type) {
-    case W4ScaleType::kF16: return widen_binary16(load_as<Halves>(from + vec * kLanes * 2));
-    case W4ScaleType::kBF16: return widen_bf16(load_as<Halves>(from + vec * kLanes * 2));
-    case W4ScaleType::kF32: return load_as<Vec>(from + vec * kLanes * 4);
+    case CodeScaleType::kF16: return widen_binary16(load_as<Halves>(from + vec * kLanes * 2));
+    case CodeScaleType::kBF16: return widen_bf16(load_as<Halves>(from + vec * kLanes * 2));
+    case CodeScaleType::kF32: return load_as<Vec>(from + vec * kLanes * 4);
   }
   return {};
 }
 
 /// What turns the integer sums of 16 columns of a unit into values.
-struct W4Terms {
+struct CodeTerms {
   Vec scale;
   Vec offset;  ///< zero points or minimums
 };
 
 /// `part` is the half of the unit, if halves have factors. Minimums count with the first half.
-MILLRACE_INLINE W4Terms load_w4_terms(const W4PanelFormat& format, const W4Unit& unit, int vec, int part) {
-  W4Terms terms = {load_w4_scales(format.scale_type, unit.scales, vec), {}};
+MILLRACE_INLINE CodeTerms load_code_terms(const CodePanelFormat& format, const CodeUnit& unit, int vec, int part) {
+  CodeTerms terms = {load_code_scales(format.scale_type, unit.scales, vec), {}};
   const char* const half_factors = unit.factors + part * kPanelColumns + vec * kLanes;
-  if (format.half_type == W4HalfType::kE4M3) terms.scale *= widen_e4m3(half_factors);
-  if (format.half_type == W4HalfType::kInt8) terms.scale *= widen_bytes(half_factors);
+  if (format.half_type == CodeHalfType::kE4M3) terms.scale *= widen_e4m3(half_factors);
+  if (format.half_type == CodeHalfType::kInt8) terms.scale *= widen_bytes(half_factors);
   if (format.has_factors) terms.scale *= widen_bytes(unit.factors + vec * kLanes);
-  if (format.offset_type == W4OffsetType::kZeroPoints) {
+  if (format.offset_type == CodeOffsetType::kZeroPoints) {
     typedef uint8_t Codes __attribute__((vector_size(16)));
     terms.offset =
         __builtin_convertvector(__builtin_convertvector(load_as<Codes>(unit.offsets + vec * kLanes), Ints), Vec);
-  } else if (format.offset_type == W4OffsetType::kMinimums && part == 0) {
-    terms.offset = load_w4_scales(format.scale_type, unit.offsets, vec);
+  } else if (format.offset_type == CodeOffsetType::kMinimums && part == 0) {
+    terms.offset = load_code_scales(format.scale_type, unit.offsets, vec);
     if (format.has_factors) terms.offset *= widen_bytes(unit.factors + kPanelColumns + vec * kLanes);
   }
   return terms;
 }
 
 /// An LHS row's part in a unit.
-struct W4Lhs {
+struct CodeLhs {
   float scale;
   int32_t input_sum;  ///< Σ of the int8 inputs
   int32_t addend;     ///< what replaces the constant offset of the integers
 
-  W4Lhs() = default;
-  MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset)
+  CodeLhs() = default;
+  MILLRACE_INLINE CodeLhs(const LhsQuantParams& params, int offset)
       : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(-offset * input_sum) {}
   /// Takes one half of the inputs of the unit for the sums of their products.
-  MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset, const char* half)
+  MILLRACE_INLINE CodeLhs(const LhsQuantParams& params, int offset, const char* half)
       : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(0) {
     typedef int8_t Inputs __attribute__((vector_size(16)));
     const Ints inputs = __builtin_convertvector(load_as<Inputs>(half), Ints);
@@ -211,27 +211,27 @@ struct W4Lhs {
   }
 };
 
-template <W4OffsetType kType>
-struct W4OffsetConstant {
-  static constexpr W4OffsetType kValue = kType;
+template <CodeOffsetType kType>
+struct CodeOffsetConstant {
+  static constexpr CodeOffsetType kValue = kType;
 };
 /// Calls body with the type of offsets as a compile-time constant.
 template <class Body>
-MILLRACE_INLINE void with_w4_offsets(W4OffsetType type, Body&& body) {
+MILLRACE_INLINE void with_code_offsets(CodeOffsetType type, Body&& body) {
   switch (type) {
-    case W4OffsetType::kConstant: return body(W4OffsetConstant<W4OffsetType::kConstant>{});
-    case W4OffsetType::kZeroPoints: return body(W4OffsetConstant<W4OffsetType::kZeroPoints>{});
-    case W4OffsetType::kMinimums: return body(W4OffsetConstant<W4OffsetType::kMinimums>{});
+    case CodeOffsetType::kConstant: return body(CodeOffsetConstant<CodeOffsetType::kConstant>{});
+    case CodeOffsetType::kZeroPoints: return body(CodeOffsetConstant<CodeOffsetType::kZeroPoints>{});
+    case CodeOffsetType::kMinimums: return body(CodeOffsetConstant<CodeOffsetType::kMinimums>{});
   }
 }
 
 /// Returns acc plus the value of 16 columns' sums, to which `lhs.addend` has been added. The sums and zero points are
 /// whole numbers that f32 holds.
-template <W4OffsetType kType>
-MILLRACE_INLINE Vec add_w4_sums(Ints sum, const W4Terms& terms, const W4Lhs& lhs, Vec acc) {
-  if constexpr (kType == W4OffsetType::kConstant) {
+template <CodeOffsetType kType>
+MILLRACE_INLINE Vec add_code_sums(Ints sum, const CodeTerms& terms, const CodeLhs& lhs, Vec acc) {
+  if constexpr (kType == CodeOffsetType::kConstant) {
     return fma(__builtin_convertvector(sum, Vec), terms.scale * lhs.scale, acc);
-  } else if constexpr (kType == W4OffsetType::kZeroPoints) {
+  } else if constexpr (kType == CodeOffsetType::kZeroPoints) {
     const Vec shifted = __builtin_convertvector(sum, Vec) - terms.offset * static_cast<float>(lhs.input_sum);
     return fma(shifted, terms.scale * lhs.scale, acc);
   } else {
@@ -241,9 +241,9 @@ MILLRACE_INLINE Vec add_w4_sums(Ints sum, const W4Terms& terms, const W4Lhs& lhs
 }
 
 /// Returns the constant that a kernel still subtracts from integers. Codes of 8 bits are signed where tables are.
-MILLRACE_INLINE int w4_offset(const W4PanelFormat& format) {
-  if (kSignedW4Tables && format.has_bytes) return format.offset - 128;
-  return kSignedW4Tables && format.has_table ? 0 : format.offset;
+MILLRACE_INLINE int code_offset(const CodePanelFormat& format) {
+  if (kSignedCodeTables && format.has_bytes) return format.offset - 128;
+  return kSignedCodeTables && format.has_table ? 0 : format.offset;
 }
 
 }  // namespace

@@ -1,0 +1,122 @@
+#pragma once
+
+// GEMM of 4-bit panels with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
+
+#include "cpu/amx_w8a8_kernel.h"
+#include "cpu/nibble_kernel.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// Adds the sums of `rows` rows of a tile by 32 columns of a unit, times their scales, to c.
+template <CodeOffsetType kType>
+MILLRACE_INLINE void add_nibble_tile(const Int8LhsTile& lhs, int rows, const CodeTerms (&terms)[2], int offset,
+                                     const int32_t (*sums)[32], float* c) {
+  for (int row = 0; row < rows; ++row, c += kPanelColumns) {
+    const CodeLhs of_row({.scale = lhs.scale[row], .compensation = lhs.compensation[row]}, offset);
+#pragma clang loop unroll(full)
+    for (int v = 0; v < 2; ++v) {
+      const Ints sum = load_as<Ints>(&sums[row][v * kLanes]) + of_row.addend;
+      store(c + v * kLanes, add_code_sums<kType>(sum, terms[v], of_row, load(c + v * kLanes)));
+    }
+  }
+}
+
+/// Unpacks the codes of a block. Where the halves of units have factors of their own, a unit becomes two, each with the
+/// other half's weights zero.
+template <NibbleReading kCodes>
+MILLRACE_INLINE void unpack_nibble_block(const CodePanelFormat& format, CodeCursor& cursor, int64_t steps,
+                                         const CodeTable& table, std::byte* scratch, NibbleBlock& block) {
+  block.unpack<reads_table(kCodes)>(cursor, steps, table, scratch);
+  if constexpr (kCodes == NibbleReading::kTableHalves) {
+    constexpr size_t kHalfBytes = kUnpackedUnitBytes / 2;
+    static_assert(2 * kUnpackedUnits * kUnpackedUnitBytes <= static_cast<int>(kW8ScratchBytes));
+    for (int unit = block.count - 1; unit >= 0; --unit) {
+      std::byte* const from = scratch + unit * kUnpackedUnitBytes;
+      std::byte* const to = scratch + 2 * unit * kUnpackedUnitBytes;
+      __builtin_memcpy(to + 3 * kHalfBytes, from + kHalfBytes, kHalfBytes);
+      __builtin_memset(to + 2 * kHalfBytes, format.offset, kHalfBytes);
+      __builtin_memmove(to, from, kHalfBytes);
+      __builtin_memset(to + kHalfBytes, format.offset, kHalfBytes);
+    }
+  }
+}
+
+/// Multiplies up to 32 rows by 32 columns from `column` on over a block of units of `kParts` parts. The tiles of a part
+/// run while the previous part's sums are added.
+template <bool kBoth, int kParts>
+MILLRACE_INLINE void code_columns(const CodePanelFormat& format, const NibbleBlock& block, const char* unpacked,
+                                  const Int8LhsTile* upper, const Int8LhsTile* lower, int rows, int column, float* c,
+                                  PanelPrefetch& ahead) {
+  Int8Buffer buffer[2];
+  const int upper_rows = rows < kTileHeight ? rows : kTileHeight;
+  const int offset = code_offset(format);
+  const char* columns = unpacked + column * kInt8Depth;
+  int8_square<kBoth>(upper, lower, columns, buffer[0].sums);
+  for (int at = 0; at < block.count * kParts; ++at) {
+    const int unit = at / kParts;
+    if (at % kParts == 0) ahead.run_some();
+    if (const int next = at + 1; next < block.count * kParts) {
+      int8_square<kBoth>(upper + next / kParts, lower + next / kParts, columns + next * kUnpackedUnitBytes,
+                         buffer[next % 2].sums);
+    }
+    const int vec = column / kLanes;
+    const CodeTerms terms[2] = {load_code_terms(format, block.units[unit], vec, at % kParts),
+                                load_code_terms(format, block.units[unit], vec + 1, at % kParts)};
+    const Int8Sums& sums = buffer[at % 2].sums;
+    with_code_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
+      constexpr CodeOffsetType kType = decltype(type)::kValue;
+      add_nibble_tile<kType>(upper[unit], upper_rows, terms, offset, sums, c);
+      if constexpr (kBoth) {
+        add_nibble_tile<kType>(lower[unit], rows - kTileHeight, terms, offset, sums + kTileHeight,
+                               c + kTileHeight * kPanelColumns);
+      }
+    });
+  }
+}
+
+template <NibbleReading kCodes>
+void tiled_nibbles(const GemmTask& task) {
+  constexpr int kParts = kCodes == NibbleReading::kTableHalves ? 2 : 1;
+  const CodePanelFormat& format = *task.codes;
+  const CodeTable table(format);
+  CodeCursor cursor(format, task.panel);
+  const int squares = (task.rows + kSquareRows - 1) / kSquareRows;
+  if (!task.accumulate) clear_code_sums(task);
+  configure_int8();
+  for (int64_t step = 0; step < task.steps; step += int64_t{kUnpackedUnits} * kCodeUnitSteps) {
+    NibbleBlock block;
+    unpack_nibble_block<kCodes>(format, cursor, task.steps - step, table, task.scratch, block);
+    const bool is_last = task.steps - step <= int64_t{kUnpackedUnits} * kCodeUnitSteps;
+    PanelPrefetch ahead = block.prefetch(task, is_last, 2 * squares * block.count);
+    const auto* const unpacked = reinterpret_cast<const char*>(task.scratch);
+    for (int column = 0; column < kPanelColumns; column += 32) {
+      for (int row = 0; row < task.rows; row += kSquareRows) {
+        const int rows = task.rows - row < kSquareRows ? task.rows - row : kSquareRows;
+        const char* at =
+            reinterpret_cast<const char*>(task.lhs) + static_cast<size_t>(row / kTileHeight) * task.lhs_stride;
+        const auto* upper = reinterpret_cast<const Int8LhsTile*>(at) + step / kCodeUnitSteps;
+        const auto* lower = reinterpret_cast<const Int8LhsTile*>(at + task.lhs_stride) + step / kCodeUnitSteps;
+        float* const c = task.c + row * kPanelColumns + column;
+        if (rows > kTileHeight) {
+          code_columns<true, kParts>(format, block, unpacked, upper, lower, rows, column, c, ahead);
+        } else {
+          code_columns<false, kParts>(format, block, unpacked, upper, upper, rows, column, c, ahead);
+        }
+      }
+    }
+  }
+  _tile_release();
+}
+
+void gemm_nibbles_amx(const GemmTask& task) {
+  if (!task.tiled_lhs) return gemm_nibbles(task);
+  switch (nibble_reading(*task.codes)) {
+    case NibbleReading::kPlain: return tiled_nibbles<NibbleReading::kPlain>(task);
+    case NibbleReading::kTable: return tiled_nibbles<NibbleReading::kTable>(task);
+    case NibbleReading::kTableHalves: return tiled_nibbles<NibbleReading::kTableHalves>(task);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu
