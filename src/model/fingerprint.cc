@@ -67,6 +67,7 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
   for (const int32_t number : {attention.head_count, attention.kv_head_count, attention.head_dim, attention.window})
     add_integer(hash, number);
   for (const bool flag : {attention.qkv_bias, attention.output_bias, attention.sinks}) add_integer(hash, flag);
+  add_factor(hash, "bias factor", attention.bias_factor);
   add_integer(hash, static_cast<int64_t>(attention.qk_norm));
   for (const float number : {attention.scale, attention.soft_cap}) hash.add(double{number});
   add_integer(hash, attention.rope.has_value());
@@ -111,7 +112,7 @@ void add_mixer(Hash& hash, const DeltaNetConfig& net) {
 void add_mixer(Hash& hash, const MambaConfig& mamba) {
   hash.add(std::string_view("mamba"));
   for (const int32_t size : {mamba.head_count, mamba.head_dim, mamba.group_count, mamba.state_dim, mamba.conv_width,
-                             int32_t{mamba.conv_bias}, int32_t{mamba.projection_bias}})
+                             int32_t{mamba.conv_bias}, int32_t{mamba.input_bias}})
     add_integer(hash, size);
   for (const float bound : {mamba.min_step, mamba.max_step}) hash.add(double{bound});
   if (mamba.norm != MambaNorm::kAfterGate) {
@@ -124,6 +125,8 @@ void add_mixer(Hash& hash, const MambaConfig& mamba) {
   add_factor(hash, "C", mamba.factors.c);
   add_factor(hash, "dt", mamba.factors.step);
   add_factor(hash, "mamba factor", mamba.output_factor);
+  add_factor(hash, "mamba bias factor", mamba.input_bias_factor);
+  if (mamba.output_bias != mamba.input_bias) hash.add(std::string_view("one mamba bias"));
 }
 
 void add_mixer(Hash& hash, const ShortConvConfig& conv) {

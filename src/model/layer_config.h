@@ -77,6 +77,7 @@ struct AttentionConfig {
   int32_t head_dim = 0;  ///< head_count · head_dim may differ from hidden_size
   bool qkv_bias = false;
   bool output_bias = false;  ///< of o_proj
+  float bias_factor = 1.0f;  ///< multiplies all biases as they are loaded
   QkNorm qk_norm = QkNorm::kNone;
   std::optional<int32_t> rope = {};     ///< index into ModelConfig::ropes; none: q and k are not rotated
   float scale = 0.0f;                   ///< of the scores, usually head_dim^-0.5
@@ -156,12 +157,12 @@ struct FeedForwardConfig {
   bool gated = true;
   float gate_factor = 1.0f;    ///< other than 1 with kSilu only
   float output_factor = 1.0f;  ///< multiplies what the block adds
-  bool bias = false;           ///< of every matrix; only without a gate
+  bool bias = false;           ///< of every matrix
   std::optional<MoeConfig> moe = {};
 
   /// Returns whether the activation is part of the GEMM of gate and up.
   [[nodiscard]] bool fuses_activation() const {
-    return gated && activation == MlpActivation::kSilu && gate_factor == 1.0f;
+    return gated && activation == MlpActivation::kSilu && gate_factor == 1.0f && !bias;
   }
   /// Returns the width of the block that all tokens take: of a sparse layer the shared expert's, 0 without one.
   [[nodiscard]] int32_t inner_width() const {

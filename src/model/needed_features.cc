@@ -53,7 +53,8 @@ bool feed_forward_needs(const FeedForwardConfig& feed_forward, Feature feature) 
     case Feature::kScaledSums: return feed_forward.output_factor != 1.0f;
     case Feature::kGeluTanh: return feed_forward.activation == MlpActivation::kGeluTanh;
     case Feature::kReluSquared: return feed_forward.activation == MlpActivation::kReluSquared;
-    case Feature::kScaledGates: return feed_forward.gate_factor != 1.0f;
+    case Feature::kScaledGates:
+      return feed_forward.activation == MlpActivation::kSilu && feed_forward.gated && !feed_forward.fuses_activation();
     default: return feed_forward.moe && experts_need(*feed_forward.moe, feature);
   }
 }

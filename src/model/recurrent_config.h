@@ -45,8 +45,10 @@ struct MambaConfig {
   int32_t state_dim = 0;    ///< values of B and C per group
   int32_t conv_width = 0;
   bool conv_bias = false;
-  bool projection_bias = false;  ///< of both projections
-  float min_step = 0.0f;         ///< Δ is clamped to [min_step, max_step]
+  bool input_bias = false;         ///< of the projection to z, x, B, C and dt
+  bool output_bias = false;        ///< of the output's projection
+  float input_bias_factor = 1.0f;  ///< multiplies the input's biases as they are loaded
+  float min_step = 0.0f;           ///< Δ is clamped to [min_step, max_step]
   float max_step = 0.0f;
   MambaNorm norm = MambaNorm::kAfterGate;
   MambaFactors factors;

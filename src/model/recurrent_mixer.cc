@@ -82,17 +82,20 @@ std::vector<float> transposed_conv(WeightPacker& packer, const std::vector<Tenso
 std::unique_ptr<RecurrentWeights> load_recurrent(WeightPacker& packer, tensor::Backend& backend,
                                                  const ModelConfig& config, int32_t layer) {
   const RecurrentTensors tensors = recurrent_tensors(config, layer);
-  const auto vector = [&](const std::vector<TensorSpec>& specs) -> std::unique_ptr<tensor::DeviceVector> {
-    return specs.empty() ? nullptr : packer.vector(names_of(specs));
+  const auto vector = [&](const std::vector<TensorSpec>& specs,
+                          float factor = 1.0f) -> std::unique_ptr<tensor::DeviceVector> {
+    return specs.empty() ? nullptr : packer.vector(names_of(specs), {.factor = factor});
   };
   const auto one = [&](const std::optional<TensorSpec>& spec) -> std::unique_ptr<tensor::DeviceVector> {
     return spec ? packer.vector({spec->name}) : nullptr;
   };
+  const auto* mamba = std::get_if<MambaConfig>(&*config.layer(layer).recurrent);
+  const float bias_factor = mamba != nullptr ? mamba->input_bias_factor : 1.0f;
   auto weights = std::make_unique<RecurrentWeights>();
   weights->input = packer.pack(names_of(tensors.input));
-  weights->input_bias = vector(tensors.input_bias);
+  weights->input_bias = vector(tensors.input_bias, bias_factor);
   if (!tensors.steps.empty()) weights->steps = packer.pack_plain(names_of(tensors.steps));
-  weights->steps_bias = vector(tensors.steps_bias);
+  weights->steps_bias = vector(tensors.steps_bias, bias_factor);
   weights->conv =
       backend.make_vector(transposed_conv(packer, tensors.conv, convolved_factors(*config.layer(layer).recurrent)));
   weights->conv_bias = vector(tensors.conv_bias);

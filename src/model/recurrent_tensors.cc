@@ -144,7 +144,7 @@ class MixerLister {
     std::tie(tensors_.input, tensors_.steps) =
         mamba_input(split_matrix(names_.weight(index_, names_.mixer_input), parts));
     tensors_.steps.front().keeps_precision = true;
-    if (mamba.projection_bias)
+    if (mamba.input_bias)
       std::tie(tensors_.input_bias, tensors_.steps_bias) =
           mamba_input(split_vector(names_.bias(index_, names_.mixer_input), parts));
     list_convolution({{"x", inner}, {"B", group}, {"C", group}}, mamba.conv_width, mamba.conv_bias);
@@ -153,7 +153,7 @@ class MixerLister {
     tensors_.skip = per_head(names_.mixer_skip, heads);
     if (mamba.norm != MambaNorm::kNone)
       tensors_.norm = spec(names_.weight(index_, names_.mixer_norm), {inner}, Division::kMixerRows);
-    list_output(inner, mamba.projection_bias);
+    list_output(inner, mamba.output_bias);
   }
 
   /// Brings the parts z, x, B, C and dt into the order x, B, C, z, and dt alone.

@@ -87,10 +87,10 @@ std::vector<float> WeightPacker::values(const std::string& name) {
   return found.order.empty() ? stored : ordered;
 }
 
-std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(const std::vector<std::string>& names, float addend) {
+std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(const std::vector<std::string>& names, VectorChange change) {
   std::vector<float> all;
   for (const std::string& name : names) {
-    for (const float value : values(name)) all.push_back(value + addend);
+    for (const float value : values(name)) all.push_back((value + change.addend) * change.factor);
   }
   return backend_.make_vector(all);
 }

@@ -16,6 +16,12 @@
 
 namespace millrace::model {
 
+/// What a vector's stored values become: (value + addend) · factor.
+struct VectorChange {
+  float addend = 0.0f;
+  float factor = 1.0f;
+};
+
 /// Packs the parts of a span's weights on a backend and counts progress. Lives while a stage's weights are loaded, on
 /// the thread that loads; what the constructor takes outlives it.
 class WeightPacker {
@@ -49,8 +55,8 @@ class WeightPacker {
   /// Returns the values of a tensor that is not quantized.
   std::vector<float> values(const std::string& name);
 
-  /// Makes one vector of several, each of whose elements is added to `addend`.
-  std::unique_ptr<tensor::DeviceVector> vector(const std::vector<std::string>& names, float addend = 0.0f);
+  /// Makes one vector of several, each of whose elements is changed.
+  std::unique_ptr<tensor::DeviceVector> vector(const std::vector<std::string>& names, VectorChange change = {});
 
   /// Packs weights one above the other.
   std::unique_ptr<tensor::PackedWeight> pack(const std::vector<std::string>& names);

@@ -90,7 +90,7 @@ class LayerLoader {
   [[nodiscard]] std::string weight(std::string_view part) const { return names_.weight(index_, part); }
   [[nodiscard]] std::string bias(std::string_view part) const { return names_.bias(index_, part); }
   std::unique_ptr<tensor::DeviceVector> norm(const std::string& name) {
-    return packer_.vector({name}, norm_addend(config_));
+    return packer_.vector({name}, {.addend = norm_addend(config_)});
   }
   void load_norm(const std::string& name, std::unique_ptr<tensor::DeviceVector>& vector,
                  std::unique_ptr<tensor::DeviceVector>& bias) {
@@ -113,7 +113,8 @@ class LayerLoader {
       load_projections(attention);
     if (attention.sinks) weights_.sinks = packer_.vector({names_.plain(index_, names_.sinks)});
     weights_.output = packer_.pack_sharded(weight(names_.output), layout_.head_outputs);
-    if (attention.output_bias) weights_.output_bias = packer_.vector({bias(names_.output)});
+    if (attention.output_bias)
+      weights_.output_bias = packer_.vector({bias(names_.output)}, {.factor = attention.bias_factor});
   }
 
   std::unique_ptr<LatentWeights> load_latent(const AttentionConfig& attention) {
@@ -156,7 +157,7 @@ class LayerLoader {
     }
     weights_.qkv = packer_.pack(matrices);
     if (attention.output_gate) weights_.query_gate = packer_.pack({gate_name(config_, index_)});
-    if (attention.qkv_bias) weights_.qkv_bias = packer_.vector(biases);
+    if (attention.qkv_bias) weights_.qkv_bias = packer_.vector(biases, {.factor = attention.bias_factor});
     if (attention.qk_norm == QkNorm::kUnit) {
       const std::vector<float> ones(static_cast<size_t>(attention.head_dim), 1.0f);
       weights_.q_norm = backend_.make_vector(ones);
@@ -176,7 +177,9 @@ class LayerLoader {
   void load_feed_forward() {
     const FeedForwardConfig& feed_forward = layer_.feed_forward;
     load_gate_up(names_.gate, names_.up);
-    if (!feed_forward.gated && feed_forward.bias) weights_.up_bias = packer_.vector({bias(names_.up)});
+    if (feed_forward.bias)
+      weights_.up_bias =
+          feed_forward.gated ? packer_.vector({bias(names_.gate), bias(names_.up)}) : packer_.vector({bias(names_.up)});
     weights_.down = packer_.pack_sharded(weight(names_.down), layout_.features);
     if (feed_forward.bias) weights_.down_bias = packer_.vector({bias(names_.down)});
   }
@@ -330,7 +333,7 @@ void load_parts(WeightPacker& packer, tensor::Backend& backend, const ModelConfi
     // The largest tensor first: while it is packed, memory holds it twice.
     if (config.has_output_head) weights.head = load_head(packer, config, span);
     const std::string norm = names.norm_before_layer(config.layer_count(), config.layer_count());
-    weights.final_norm = packer.vector({norm + ".weight"}, norm_addend(config));
+    weights.final_norm = packer.vector({norm + ".weight"}, {.addend = norm_addend(config)});
     if (config.norm == NormKind::kLayerInPlace) weights.final_norm_bias = packer.vector({norm + ".bias"});
   }
   if (config.layer_inputs && span.layers.size() > 0)

@@ -61,7 +61,7 @@ struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> mlp_norm_bias;    // [hidden]
   std::unique_ptr<tensor::PackedWeight> gate_up;      // [intermediate] twice, hidden; with SiLU made by pack_gate_up
   std::unique_ptr<tensor::PackedWeight> up;           // [intermediate, hidden], without a gate
-  std::unique_ptr<tensor::DeviceVector> up_bias;      // [intermediate], without a gate
+  std::unique_ptr<tensor::DeviceVector> up_bias;      // [intermediate]; of gate and up in turn with a gate
   std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
   std::unique_ptr<tensor::DeviceVector> down_bias;    // [hidden]
   std::unique_ptr<tensor::DeviceVector> output_norm;  // [hidden], after the feed-forward block

@@ -109,6 +109,7 @@ const std::vector<std::string>& golden_family_names() {
                                  "nemotronh-latent",
                                  "falcon-h1",
                                  "falcon-h1-plain",
+                                 "falcon-h1-biases",
                                  "deepseek-v2-lite",
                                  "deepseek-v2",
                                  "deepseek-v3",

@@ -126,7 +126,8 @@ LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefa
   layer.feed_forward.width =
       integer_with_default(fields, "intermediate_size", defaults.intermediate_size, 1, kMaxIntermediate);
   layer.attention = read_attention(fields, config, defaults);
-  if (fields.flag_or("mlp_bias", false)) fields.fail("mlp_bias true is not supported, wanted false");
+  layer.feed_forward.bias = fields.flag_or("mlp_bias", false);
+  if (layer.feed_forward.bias && !defaults.allows_mlp_bias) fields.fail("mlp_bias true is not supported, wanted false");
   config.layers.assign(static_cast<size_t>(layer_count), layer);
   return layer;
 }

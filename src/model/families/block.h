@@ -36,6 +36,7 @@ struct BlockDefaults {
   std::string_view epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   bool tied_embeddings = false;
+  bool allows_mlp_bias = false;  ///< mlp_bias true gives gate, up and down biases; else it is refused
 };
 
 /// Reads the dimensions into `config` and gives it num_hidden_layers copies of Llama's layer, which is also returned:

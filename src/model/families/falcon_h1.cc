@@ -16,10 +16,6 @@ std::vector<float> read_multipliers(FieldReader& fields, const char* key, size_t
   return factors;
 }
 
-void refuse_flag(FieldReader& fields, const char* key) {
-  if (fields.flag_or(key, false)) fields.fail_with("{} true is not supported, wanted false", key);
-}
-
 MambaConfig read_falcon_mamba(FieldReader& fields, const ModelConfig& config) {
   constexpr int32_t kMaxExpand = 64;
   MambaConfig mamba;
@@ -34,7 +30,8 @@ MambaConfig read_falcon_mamba(FieldReader& fields, const ModelConfig& config) {
   mamba.state_dim = fields.integer_or("mamba_d_state", 256, 1, kMaxMambaState);
   mamba.conv_width = read_conv_width(fields, "mamba_d_conv", 4);
   mamba.conv_bias = fields.flag_or("mamba_conv_bias", true);
-  for (const char* key : {"mamba_proj_bias", "projectors_bias"}) refuse_flag(fields, key);
+  mamba.input_bias = fields.flag_or("mamba_proj_bias", false);
+  mamba.output_bias = fields.flag_or("projectors_bias", false);
   const bool before_gate = fields.flag_or("mamba_norm_before_gate", true);
   mamba.norm = before_gate ? MambaNorm::kBeforeGate : MambaNorm::kAfterGate;
   if (!fields.flag_or("mamba_rms_norm", false)) mamba.norm = MambaNorm::kNone;
@@ -45,6 +42,7 @@ MambaConfig read_falcon_mamba(FieldReader& fields, const ModelConfig& config) {
                    .b = input * parts[2],
                    .c = input * parts[3],
                    .step = input * parts[4]};
+  mamba.input_bias_factor = 1.0f / input;  // the multiplier is the input's
   mamba.output_factor = read_multiplier(fields, "ssm_out_multiplier");
   finish_mamba(fields, "mamba_n_heads", "mamba_n_groups", mamba);
   return mamba;
@@ -63,14 +61,16 @@ void describe_falcon_h1(FieldReader& fields, ModelConfig& config) {
                                   .kv_head_count = 8,
                                   .max_position = 8192,
                                   .intermediate_size = 14336,
-                                  .epsilon = 1e-5});
-  refuse_flag(fields, "attention_bias");
+                                  .epsilon = 1e-5,
+                                  .allows_mlp_bias = true});
+  layer.attention.qkv_bias = layer.attention.output_bias = fields.flag_or("attention_bias", false);
   if (fields.has("attn_layer_indices"))
     fields.fail("attn_layer_indices is not supported, wanted attention in all layers");
   if (!fields.flag_or("mamba_use_mlp", true)) fields.fail("mamba_use_mlp false is not supported, wanted true");
   layer.attention.rope = add_rope(fields, config, layer);
   const float input = read_multiplier(fields, "attention_in_multiplier");
   layer.attention.scale *= input * input * read_multiplier(fields, "key_multiplier");
+  layer.attention.bias_factor = 1.0f / input;  // so that the folded factors do not reach the biases
   layer.attention.output_factor = input * read_multiplier(fields, "attention_out_multiplier");
   const std::vector<float> mlp = read_multipliers(fields, "mlp_multipliers", 2);
   layer.feed_forward.gate_factor = mlp[0];

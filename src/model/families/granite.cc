@@ -39,7 +39,7 @@ MambaConfig read_granite_mamba(FieldReader& fields, const ModelConfig& config) {
   mamba.state_dim = fields.integer_or("mamba_d_state", 256, 1, kMaxMambaState);
   mamba.conv_width = read_conv_width(fields, "mamba_d_conv", 4);
   mamba.conv_bias = fields.flag_or("mamba_conv_bias", true);
-  mamba.projection_bias = fields.flag_or("mamba_proj_bias", false);
+  mamba.input_bias = mamba.output_bias = fields.flag_or("mamba_proj_bias", false);
   finish_mamba(fields, "mamba_n_heads", "mamba_n_groups", mamba);
   return mamba;
 }

@@ -54,8 +54,8 @@ MambaConfig read_nemotron_mamba(FieldReader& fields) {
   mamba.state_dim = fields.integer_or("ssm_state_size", state_dim, 1, kMaxMambaState);
   mamba.conv_width = read_conv_width(fields, "conv_kernel", 4);
   mamba.conv_bias = fields.flag_or("use_conv_bias", true);
-  mamba.projection_bias = fields.flag_or("use_bias", false);
-  if (fields.flag_or("mamba_proj_bias", false) && !mamba.projection_bias)
+  mamba.input_bias = mamba.output_bias = fields.flag_or("use_bias", false);
+  if (fields.flag_or("mamba_proj_bias", false) && !mamba.input_bias)
     fields.fail("mamba_proj_bias true without use_bias is not supported, wanted both or none");
   finish_mamba(fields, "mamba_num_heads", "n_groups", mamba);
   return mamba;
