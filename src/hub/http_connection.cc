@@ -6,6 +6,7 @@
 #include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -40,19 +41,6 @@ bool was_closed(const error_code& error) {
          error == asio::error::broken_pipe || error == asio::ssl::error::stream_truncated;
 }
 
-/// Returns a request, which is a header, as it goes over the wire.
-std::string request_text(const HttpRequest& request) {
-  http::request_header<> header;
-  header.version(kHttp11);
-  header.method(request.is_head ? http::verb::head : http::verb::get);
-  header.target(request.url.target);
-  header.set(http::field::host, request.url.host_header());
-  header.set(http::field::user_agent, "millrace/" MILLRACE_VERSION);
-  for (const auto& [name, value] : request.headers) header.set(name, value);
-  const http::request_header<>::writer writer(header, header.version(), header.method());
-  return beast::buffers_to_string(writer.get());
-}
-
 }  // namespace
 
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const std::string& ca_file) {
@@ -81,7 +69,11 @@ std::string_view HttpHead::field(std::string_view name) const {
 
 HttpConnection::HttpConnection(async::Runtime& runtime, asio::ssl::context& tls, const HubSettings& settings,
                                const Url& origin)
-    : runtime_(runtime), tls_(tls), timeout_(settings.timeout), origin_(origin) {}
+    : runtime_(runtime),
+      tls_(tls),
+      timeout_(settings.timeout),
+      origin_(origin),
+      proxy_(settings.proxies.find(origin)) {}
 
 void HttpConnection::close() {
   parser_.reset();
@@ -102,19 +94,43 @@ asio::awaitable<void> HttpConnection::connect() {
   close();
   asio::ip::tcp::resolver resolver(runtime_.executor());
   error_code error;
-  const auto addresses =
-      co_await resolver.async_resolve(origin_.host, std::to_string(origin_.port), redirect_error(use_awaitable, error));
-  if (error) fail("looking up its address", error);
+  const std::string host = proxy_ != nullptr ? proxy_->host : origin_.host;
+  const std::string port = std::to_string(proxy_ != nullptr ? proxy_->port : origin_.port);
+  const auto addresses = co_await resolver.async_resolve(host, port, redirect_error(use_awaitable, error));
+  if (error) fail("looking up the address of " + host, error);
   auto stream = std::make_unique<PlainStream>(runtime_.executor());
   stream->expires_after(timeout_);
   co_await stream->async_connect(addresses, redirect_error(use_awaitable, error));
-  if (error) fail("connecting", error);
+  if (error) fail(proxy_ != nullptr ? "connecting to the proxy " + proxy_->to_string() : "connecting", error);
   if (!origin_.is_tls) {
     plain_stream_ = std::move(stream);
     co_return;
   }
+  if (proxy_ != nullptr) co_await open_tunnel(*stream);
   tls_stream_ = std::make_unique<TlsStream>(std::move(*stream), tls_);
   co_await agree_on_tls();
+}
+
+asio::awaitable<void> HttpConnection::open_tunnel(PlainStream& stream) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
+  constexpr unsigned kServerErrors = 500;
+  const std::string what = "opening a tunnel through the proxy " + proxy_->to_string();
+  const std::string request = tunnel_request(*proxy_, origin_);
+  error_code error;
+  co_await asio::async_write(stream, asio::buffer(request), redirect_error(use_awaitable, error));
+  std::string head;
+  std::array<char, 1024> piece{};
+  // The origin is silent until TLS begins, so nothing of it is read here.
+  while (!error && head.find(kEnd) == std::string::npos && head.size() < kMaxHeaderBytes) {
+    const size_t count = co_await stream.async_read_some(asio::buffer(piece), redirect_error(use_awaitable, error));
+    head.append(piece.data(), count);
+  }
+  if (error) fail(what, error);
+  const unsigned status = status_of(head);
+  if (status / 100 == 2) co_return;
+  throw_error(status == 0 || status >= kServerErrors ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument,
+              fmt::format("{}: {}: it answers '{}', wanted 200", origin_.origin(), what,
+                          std::string_view(head).substr(0, head.find('\r'))));
 }
 
 asio::awaitable<void> HttpConnection::agree_on_tls() {
@@ -133,6 +149,20 @@ asio::awaitable<void> HttpConnection::agree_on_tls() {
   close();
   throw_error(ErrorCode::kInvalidArgument, fmt::format("{}: its certificate is not accepted: {}", origin_.origin(),
                                                        X509_verify_cert_error_string(verdict)));
+}
+
+std::string HttpConnection::request_text(const HttpRequest& request) const {
+  http::request_header<> header;
+  header.version(kHttp11);
+  header.method(request.is_head ? http::verb::head : http::verb::get);
+  const bool asks_proxy = proxy_ != nullptr && !origin_.is_tls;
+  header.target(asks_proxy ? request.url.to_string() : request.url.target);
+  header.set(http::field::host, request.url.host_header());
+  header.set(http::field::user_agent, "millrace/" MILLRACE_VERSION);
+  if (asks_proxy && !proxy_->authorization.empty()) header.set(http::field::proxy_authorization, proxy_->authorization);
+  for (const auto& [name, value] : request.headers) header.set(name, value);
+  const http::request_header<>::writer writer(header, header.version(), header.method());
+  return beast::buffers_to_string(writer.get());
 }
 
 asio::awaitable<error_code> HttpConnection::exchange(const HttpRequest& request) {

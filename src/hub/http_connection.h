@@ -42,11 +42,11 @@ struct HttpHead {
   [[nodiscard]] std::string_view field(std::string_view name) const;
 };
 
-/// One connection to one origin, plain or TLS, which is opened by the first request and reused by later ones. Owned by
-/// a HubClient and used on its Runtime's executor by one coroutine at a time.
+/// One connection to one origin, plain or TLS, directly or through a proxy, which is opened by the first request and
+/// reused by later ones. Owned by a HubClient and used on its Runtime's executor by one coroutine at a time.
 ///
 /// Everything throws ErrorException: kUnavailable when the server cannot be reached or breaks off, kTimeout after a
-/// silence of the settings' timeout, kInvalidArgument when its certificate is not accepted.
+/// silence of the settings' timeout, kInvalidArgument when its certificate is not accepted, or when the proxy refuses.
 class HttpConnection {
  public:
   HttpConnection(async::Runtime& runtime, asio::ssl::context& tls, const HubSettings& settings, const Url& origin);
@@ -65,6 +65,9 @@ class HttpConnection {
   using Parser = boost::beast::http::response_parser<boost::beast::http::buffer_body>;
 
   [[nodiscard]] asio::awaitable<void> connect();
+  /// Makes the proxy pass on what follows to the origin.
+  [[nodiscard]] asio::awaitable<void> open_tunnel(PlainStream& stream);
+  [[nodiscard]] std::string request_text(const HttpRequest& request) const;
   [[nodiscard]] asio::awaitable<void> agree_on_tls();
   [[nodiscard]] asio::awaitable<boost::system::error_code> exchange(const HttpRequest& request);
   /// Parses what has been received, or receives more until the parser gets further.
@@ -78,6 +81,7 @@ class HttpConnection {
   asio::ssl::context& tls_;
   const std::chrono::milliseconds timeout_;
   const Url origin_;
+  const Proxy* const proxy_;  ///< null: none
   std::unique_ptr<PlainStream> plain_stream_;
   std::unique_ptr<TlsStream> tls_stream_;
   boost::beast::flat_buffer buffer_;

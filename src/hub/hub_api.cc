@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/json_value.h"
+#include "hub/retry.h"
 
 namespace millrace::hub {
 namespace {
@@ -24,12 +25,36 @@ struct Answer {
   JsonDocument document;
 };
 
-asio::awaitable<std::unique_ptr<Answer>> ask(HubClient& client, const HubSettings& settings, const RepoRef& repo,
-                                             Url url) {
+/// Where questions go, and what they are about.
+struct Inquiry {
+  async::Runtime& runtime;
+  HubClient& client;
+  const HubSettings& settings;
+  const RepoRef& repo;
+};
+
+asio::awaitable<void> receive(const Inquiry& inquiry, const Url& url, Answer& answer) {
+  Retry retry(inquiry.settings.retry_delay);
+  for (;;) {
+    Error problem;
+    std::optional<std::chrono::seconds> asked;
+    try {
+      answer.head = co_await inquiry.client.get(url);
+      answer.text = co_await inquiry.client.read_text(kMaxAnswerBytes);
+      if (answer.head.status == kOk) co_return;
+      asked = retry_after(answer.head);
+      problem = hub_error(answer.head, inquiry.settings, inquiry.repo);
+    } catch (const ErrorException& failure) {
+      problem = failure.error();
+    }
+    co_await retry.wait(inquiry.runtime, std::move(problem), asked);
+  }
+}
+
+asio::awaitable<std::unique_ptr<Answer>> ask(const Inquiry& inquiry, const Url& url) {
   auto answer = std::make_unique<Answer>();
-  answer->head = co_await client.get(std::move(url));
-  answer->text = co_await client.read_text(kMaxAnswerBytes);
-  if (answer->head.status != kOk) throw ErrorException(hub_error(answer->head, settings, repo));
+  co_await receive(inquiry, url, *answer);
+  const RepoRef& repo = inquiry.repo;
   auto document = JsonDocument::parse(answer->text);
   if (document.has_error()) refuse_answer(repo, "is no JSON: " + document.error().message);
   answer->document = std::move(*document);
@@ -76,9 +101,11 @@ std::optional<std::string> next_page(std::string_view link) {
   return std::nullopt;
 }
 
-asio::awaitable<std::string> resolve_commit(HubClient& client, const HubSettings& settings, const RepoRef& repo) {
-  const Url url = client.api_url("/api/models/" + repo.id + "/revision/" + percent_encode(repo.revision, false));
-  const auto answer = co_await ask(client, settings, repo, url);
+asio::awaitable<std::string> resolve_commit(const Inquiry& inquiry) {
+  const RepoRef& repo = inquiry.repo;
+  const Url url =
+      inquiry.client.api_url("/api/models/" + repo.id + "/revision/" + percent_encode(repo.revision, false));
+  const auto answer = co_await ask(inquiry, url);
   std::string_view commit;
   if (!answer->document.root()["sha"].get(commit) || !is_commit(commit)) refuse_answer(repo, "names no commit");
   co_return std::string(commit);
@@ -103,12 +130,14 @@ bool is_safe_path(std::string_view path) {
   return true;
 }
 
-asio::awaitable<RepoListing> list_repo(HubClient& client, const HubSettings& settings, RepoRef repo) {
+asio::awaitable<RepoListing> list_repo(async::Runtime& runtime, HubClient& client, const HubSettings& settings,
+                                       RepoRef repo) {
+  const Inquiry inquiry{.runtime = runtime, .client = client, .settings = settings, .repo = repo};
   RepoListing listing;
-  listing.commit = co_await resolve_commit(client, settings, repo);
+  listing.commit = co_await resolve_commit(inquiry);
   Url url = client.api_url("/api/models/" + repo.id + "/tree/" + listing.commit + "?recursive=true");
   for (int page = 0; page < kMaxPages; ++page) {
-    const auto answer = co_await ask(client, settings, repo, url);
+    const auto answer = co_await ask(inquiry, url);
     JsonArray entries;
     if (!answer->document.root().get(entries)) refuse_answer(repo, "lists no files");
     for (const JsonValue entry : entries) {

@@ -30,7 +30,8 @@ struct RepoListing {
 [[nodiscard]] bool is_safe_path(std::string_view path);
 
 /// Asks a hub for the commit of a revision and its files. Throws ErrorException: those of hub_error(), and kData for an
-/// answer that is none.
-[[nodiscard]] asio::awaitable<RepoListing> list_repo(HubClient& client, const HubSettings& settings, RepoRef repo);
+/// answer that is none. Requests that fail for a while are repeated.
+[[nodiscard]] asio::awaitable<RepoListing> list_repo(async::Runtime& runtime, HubClient& client,
+                                                     const HubSettings& settings, RepoRef repo);
 
 }  // namespace millrace::hub

@@ -82,8 +82,18 @@ bool is_temporary(unsigned status) {
 }
 
 std::optional<std::chrono::seconds> retry_after(const HttpHead& head) {
-  constexpr int kMaxSeconds = 60;
-  const std::string_view text = head.field("Retry-After");
+  // Hugging Face counts requests in windows of five minutes.
+  constexpr int kMaxSeconds = 600;
+  std::string_view text = head.field("Retry-After");
+  // "api";r=0;t=55: no request is left for 55 seconds (draft-ietf-httpapi-ratelimit-headers-09).
+  const std::string_view limit = head.field("RateLimit");
+  constexpr std::string_view kReset = ";t=";
+  const size_t reset = limit.find(kReset);
+  const bool is_spent = head.status == kTooManyRequests && limit.find(";r=0;") != std::string_view::npos;
+  if (is_spent && reset != std::string_view::npos) {
+    text = limit.substr(reset + kReset.size());
+    text = text.substr(0, text.find_first_of(";, "));
+  }
   int seconds = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (failure != std::errc() || end != text.data() + text.size() || seconds < 0) return std::nullopt;
@@ -103,12 +113,16 @@ Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef
     return make_error(ErrorCode::kNotFound, "{} at {} has no revision '{}'", repo.id, where, repo.revision);
   if (code == "EntryNotFound" || (head.status == kNotFound && !file.empty()))
     return make_error(ErrorCode::kNotFound, "{} at {} has no file '{}'", repo.to_string(), where, file);
+  const std::string_view message = head.field("X-Error-Message");
+  const std::string reason = message.empty() ? std::string() : fmt::format(": {}", message);
+  // The hub answers so for public models, too.
+  if (head.status == kUnauthorized && has_token && code.empty())
+    return make_error(ErrorCode::kInvalidArgument, "{} at {}: the token of HF_TOKEN is not accepted{}", repo.id, where,
+                      reason);
   if (code == "RepoNotFound" || head.status == kUnauthorized || head.status == kNotFound) {
     return make_error(ErrorCode::kNotFound, "{} at {} does not exist, or is private{}", repo.id, where,
                       has_token ? " and not open to the account of HF_TOKEN" : "; HF_TOKEN is not set");
   }
-  const std::string_view message = head.field("X-Error-Message");
-  const std::string reason = message.empty() ? std::string() : fmt::format(": {}", message);
   if (head.status == kForbidden)
     return make_error(ErrorCode::kInvalidArgument, "{} at {}: access is refused (403){}", repo.id, where, reason);
   if (is_temporary(head.status))

@@ -45,7 +45,7 @@ class HubClient {
 
 /// Returns whether a request that was answered so may succeed later: 408, 429 and 5xx.
 [[nodiscard]] bool is_temporary(unsigned status);
-/// Returns the seconds of Retry-After, at most a minute, or nothing.
+/// Returns the seconds that an answer wants before the next request, by RateLimit or Retry-After, or nothing.
 [[nodiscard]] std::optional<std::chrono::seconds> retry_after(const HttpHead& head);
 /// Returns why a hub refuses a request for a repository, or for a file of it, and what to do about it.
 [[nodiscard]] Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef& repo,

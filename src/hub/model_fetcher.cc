@@ -37,8 +37,9 @@ Result<FetchedModel> ModelFetcher::fetch(const RepoRef& repo, FetchScope scope, 
     return found;
   }
   if (is_commit(repo.revision)) {
-    // A commit never changes, so nothing is asked when every file is there.
-    if (auto found = find_in_cache(repo, scope)) return found;
+    // A commit never changes, so nothing is asked when every file is there. Another program may have fetched some of
+    // them, without a list.
+    if (auto found = find_in_cache(repo, scope); found && found->is_listed) return found;
   }
   if (!tls_) {
     auto made = make_tls_context(settings_.ca_file);
@@ -70,6 +71,7 @@ Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope
   const auto listing = cache.find_listing(repo, *commit);
   if (listing) {
     model.listing = *listing;
+    model.is_listed = true;
     for (const RepoFile& file : description_files(*listing)) {
       if (!cache.contains(repo, *commit, file))
         return make_error(ErrorCode::kNotFound, "{}: its snapshot in the cache lacks {}", repo.to_string(), file.path);
@@ -89,7 +91,8 @@ Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope
   }
   const auto index = read_index(model.folder);
   if (index.has_error()) return index.error();
-  auto weights = weight_files(model.listing, *index, repo.gguf);
+  const std::string_view holder = listing ? "the repository" : "its snapshot in the cache";
+  auto weights = weight_files(model.listing, *index, repo.gguf, holder);
   if (weights.has_error()) return make_error(weights.error().code, "{}: {}", repo.to_string(), weights.error().message);
   set_weights(model, std::move(*weights));
   for (const RepoFile& file : model.weights) {
@@ -103,22 +106,15 @@ Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope
 
 asio::awaitable<RepoListing> ModelFetcher::list(async::Runtime& runtime, const RepoRef& repo) {
   HubClient client(runtime, tls_, settings_);
-  Retry retry(settings_.retry_delay);
-  for (;;) {
-    Error problem;
-    try {
-      co_return co_await list_repo(client, settings_, repo);
-    } catch (const ErrorException& failure) {
-      problem = failure.error();
-    }
-    co_await retry.wait(runtime, std::move(problem));
-  }
+  auto listing = co_await list_repo(runtime, client, settings_, repo);
+  co_return listing;
 }
 
 asio::awaitable<void> ModelFetcher::fetch_from_hub(async::Runtime& runtime, async::TaskGroup& workers,
                                                    const RepoRef& repo, FetchScope scope, FetchedModel& model) {
   const HubCache cache(settings_.cache);
   model.listing = co_await list(runtime, repo);
+  model.is_listed = true;
   const std::string& commit = model.listing.commit;
   model.folder = cache.snapshot(repo, commit);
   co_await fetch_files(runtime, workers, repo, commit, description_files(model.listing));

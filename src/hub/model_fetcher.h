@@ -18,6 +18,7 @@ struct FetchedModel {
   std::vector<RepoFile> weights;  ///< the files with its tensors
   bool is_gguf = false;           ///< they are the parts of a GGUF model
   bool has_weights = false;       ///< all of them are in the snapshot
+  bool is_listed = false;         ///< the listing is the repository's, not what the snapshot happens to hold
 };
 
 /// The files of a repository that are downloaded.

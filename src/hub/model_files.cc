@@ -50,16 +50,15 @@ std::vector<RepoFile> description_files(const RepoListing& listing) {
   return files;
 }
 
-Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index,
-                                           std::string_view gguf) {
+Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index, std::string_view gguf,
+                                           std::string_view holder) {
   if (!gguf.empty()) return choose_gguf(listing, gguf);
   if (listing.find(kIndexName) == nullptr) {
     if (const RepoFile* single = listing.find(kSingleName)) return std::vector<RepoFile>{*single};
     if (has_gguf(listing)) return choose_gguf(listing, {});
     const auto others = other_weights(listing);
-    if (others.empty())
-      return make_error(ErrorCode::kNotFound, "the repository holds no weights, wanted {}", kSingleName);
-    return make_error(ErrorCode::kNotFound, "the repository holds neither {} nor {}, but {}", kSingleName, kIndexName,
+    if (others.empty()) return make_error(ErrorCode::kNotFound, "{} holds no weights, wanted {}", holder, kSingleName);
+    return make_error(ErrorCode::kNotFound, "{} holds neither {} nor {}, but {}", holder, kSingleName, kIndexName,
                       fmt::join(others, ", "));
   }
   const auto document = JsonDocument::parse(index, kModelFileJson);
@@ -78,7 +77,7 @@ Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std
   for (const std::string& name : names) {
     const RepoFile* file = listing.find(name);
     if (file == nullptr)
-      return make_error(ErrorCode::kData, "{} puts tensors into {}, which the repository lacks", kIndexName, name);
+      return make_error(ErrorCode::kData, "{} puts tensors into {}, which {} lacks", kIndexName, name, holder);
     files.push_back(*file);
   }
   return files;

@@ -18,9 +18,10 @@ namespace millrace::hub {
 /// Returns the files with the model's weights: those that model.safetensors.index.json lists, whose text is `index`, or
 /// model.safetensors where there is no index. Where there is neither, or `gguf` is not empty, those of a GGUF model:
 /// see choose_gguf(). Errors: kNotFound when the repository has none, which names what it has instead; kData for an
-/// index that names a file that is missing; those of choose_gguf().
+/// index that names a file that is missing; those of choose_gguf(). Errors call what was listed the `holder`.
 [[nodiscard]] Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index,
-                                                         std::string_view gguf = {});
+                                                         std::string_view gguf = {},
+                                                         std::string_view holder = "the repository");
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 inline constexpr std::string_view kSingleName = "model.safetensors";

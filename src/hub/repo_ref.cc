@@ -7,7 +7,7 @@
 namespace millrace::hub {
 namespace {
 
-constexpr size_t kMaxIdLength = 96;
+constexpr size_t kMaxPartLength = 96;
 constexpr size_t kMaxRevisionLength = 256;
 
 bool is_alphanumeric(char c) {
@@ -19,8 +19,9 @@ bool is_alphanumeric(char c) {
 bool is_valid_part(std::string_view part) {
   const auto is_allowed = [](char c) { return is_alphanumeric(c) || c == '-' || c == '_' || c == '.'; };
   const auto is_edge = [](char c) { return c != '-' && c != '.'; };
-  return !part.empty() && std::ranges::all_of(part, is_allowed) && is_edge(part.front()) && is_edge(part.back()) &&
-         part.find("--") == std::string_view::npos && part.find("..") == std::string_view::npos;
+  return !part.empty() && part.size() <= kMaxPartLength && std::ranges::all_of(part, is_allowed) &&
+         is_edge(part.front()) && is_edge(part.back()) && part.find("--") == std::string_view::npos &&
+         part.find("..") == std::string_view::npos;
 }
 
 /// Returns whether a revision is a possible name of a git reference. It becomes a path in the cache.
@@ -61,7 +62,7 @@ Result<RepoRef> parse_repo(std::string_view text, std::string_view revision) {
   const bool is_valid = slash == std::string_view::npos
                             ? is_valid_part(id)
                             : is_valid_part(id.substr(0, slash)) && is_valid_part(id.substr(slash + 1));
-  if (!is_valid || id.size() > kMaxIdLength)
+  if (!is_valid)
     return make_error(
         ErrorCode::kInvalidArgument,
         "'{}' is no repository, wanted ORG/NAME, ORG/NAME:REVISION or ORG/NAME:GGUF of letters, digits and single -, _ "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <regex>
 
 #include "base/text_file.h"
 
@@ -34,17 +35,34 @@ std::optional<std::string> first_of(const Environment& environment, std::initial
   return std::nullopt;
 }
 
-std::filesystem::path expand_home(const std::string& path, const std::filesystem::path& home) {
+/// Replaces $NAME and ${NAME} by their values. Variables that are not set stay as they are.
+std::string expand_variables(const std::string& text, const Environment& environment) {
+  static const std::regex kReference(R"(\$(\w+|\{[^}]*\}))");
+  std::string expanded;
+  std::string::const_iterator rest = text.begin();
+  for (std::sregex_iterator at(text.begin(), text.end(), kReference), end; at != end; ++at) {
+    std::string name = at->str(1);
+    if (name.starts_with('{')) name = name.substr(1, name.size() - 2);
+    expanded.append(rest, (*at)[0].first);
+    expanded += environment(name.c_str()).value_or(at->str());
+    rest = (*at)[0].second;
+  }
+  return expanded.append(rest, text.end());
+}
+
+/// Returns a path of the environment, in which ~ is the home folder and variables are replaced.
+std::filesystem::path expand_path(const std::string& text, const Environment& environment) {
+  const std::string path = expand_variables(text, environment);
+  const std::filesystem::path home = environment("HOME").value_or("/");
   if (path == "~") return home;
   return path.starts_with("~/") ? home / path.substr(2) : std::filesystem::path(path);
 }
 
-Result<std::string> read_token(const Environment& environment, const std::filesystem::path& home,
-                               const std::filesystem::path& hf_home) {
+Result<std::string> read_token(const Environment& environment, const std::filesystem::path& hf_home) {
   if (is_true(environment("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) return std::string();
   if (const auto token = first_of(environment, {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})) return *token;
   const auto named = first_of(environment, {"HF_TOKEN_PATH"});
-  const auto text = read_optional_text_file(named ? expand_home(*named, home) : hf_home / "token");
+  const auto text = read_optional_text_file(named ? expand_path(*named, environment) : hf_home / "token");
   if (text.has_error()) return text.error();
   return trimmed(*text);
 }
@@ -74,22 +92,24 @@ Result<HubSettings> hub_settings(const Environment& environment) {
   if (endpoint.has_error()) return make_error(ErrorCode::kInvalidArgument, "HF_ENDPOINT: {}", endpoint.error().message);
   settings.endpoint = *endpoint;
   while (settings.endpoint.target.ends_with('/')) settings.endpoint.target.pop_back();
-  const std::filesystem::path home = environment("HOME").value_or("/");
   const auto xdg = first_of(environment, {"XDG_CACHE_HOME"});
-  const std::filesystem::path caches = xdg ? expand_home(*xdg, home) : home / ".cache";
+  const std::filesystem::path caches = expand_path(xdg.value_or("~/.cache"), environment);
   const auto hf_home_text = first_of(environment, {"HF_HOME"});
-  const std::filesystem::path hf_home = hf_home_text ? expand_home(*hf_home_text, home) : caches / "huggingface";
+  const std::filesystem::path hf_home = hf_home_text ? expand_path(*hf_home_text, environment) : caches / "huggingface";
   const auto hub_cache = first_of(environment, {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"});
-  settings.cache = hub_cache ? expand_home(*hub_cache, home) : hf_home / "hub";
+  settings.cache = hub_cache ? expand_path(*hub_cache, environment) : hf_home / "hub";
   settings.partial = caches / "millrace" / "partial";
-  settings.is_offline = is_true(environment("HF_HUB_OFFLINE")) || is_true(environment("TRANSFORMERS_OFFLINE"));
+  settings.is_offline = is_true(first_of(environment, {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}));
   settings.ca_file = first_of(environment, {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}).value_or("");
-  const auto token = read_token(environment, home, hf_home);
+  const auto token = read_token(environment, hf_home);
   if (token.has_error()) return token.error();
   settings.token = *token;
   const auto timeout = read_timeout(environment, settings.timeout);
   if (timeout.has_error()) return timeout.error();
   settings.timeout = *timeout;
+  auto proxies = proxy_settings(environment);
+  if (proxies.has_error()) return proxies.error();
+  settings.proxies = std::move(*proxies);
   return settings;
 }
 

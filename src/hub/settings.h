@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "hub/proxy.h"
 #include "hub/url.h"
 
 namespace millrace::hub {
@@ -22,10 +22,10 @@ struct HubSettings {
   std::chrono::milliseconds timeout{10'000};     ///< HF_HUB_DOWNLOAD_TIMEOUT: silence after which a request is repeated
   std::chrono::milliseconds retry_delay{1'000};  ///< before the first repetition; doubles with each
   std::string ca_file;                           ///< SSL_CERT_FILE; empty: the system's authorities
+  ProxySettings proxies;                         ///< http_proxy, https_proxy, all_proxy, no_proxy
 };
 
-/// Returns the value of a variable of the environment, or nothing.
-using Environment = std::function<std::optional<std::string>(const char*)>;
+/// Returns the value of a variable of this process, or nothing.
 [[nodiscard]] std::optional<std::string> process_environment(const char* name);
 
 /// Reads the settings. Errors name the variable at fault.

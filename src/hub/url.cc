@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <boost/url.hpp>
 #include <charconv>
 
@@ -40,6 +41,25 @@ Result<Url> take_apart(const urls::url_view_base& parsed, std::string_view text)
   return url;
 }
 
+/// Encodes what a Location may not hold after its host, as browsers do: signed URLs of storage servers come with spaces
+/// and quotes.
+std::string with_encoded_tail(std::string_view text) {
+  const size_t scheme = text.find("://");
+  const size_t host = scheme == std::string_view::npos ? (text.starts_with("//") ? 2 : 0) : scheme + 3;
+  const size_t tail = host == 0 ? 0 : std::min(text.find_first_of("/?#", host), text.size());
+  std::string encoded(text.substr(0, tail));
+  for (const char c : text.substr(tail)) {
+    constexpr std::string_view kForbidden = "\"<>[\\]^`{|} ";
+    if (static_cast<unsigned char>(c) > ' ' && static_cast<unsigned char>(c) < 0x7F &&
+        kForbidden.find(c) == std::string_view::npos) {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
+
 }  // namespace
 
 std::string Url::host_header() const {
@@ -60,8 +80,9 @@ Result<Url> parse_url(std::string_view text) {
 
 Result<Url> resolve_location(const Url& base, std::string_view location) {
   const std::string base_text = base.to_string();
+  const std::string reference = with_encoded_tail(location);
   const auto from = urls::parse_uri(base_text);
-  const auto to = urls::parse_uri_reference(location);
+  const auto to = urls::parse_uri_reference(reference);
   urls::url target;
   if (from.has_error() || to.has_error() || urls::resolve(*from, *to, target).has_error())
     return make_error(ErrorCode::kData, "{} redirects to '{}', which is no URL", base_text, location);

@@ -9,7 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_right"
+EXPIRED_TOKEN = "hf_expired"
 PAGE_SIZE = 3
+REVISIONS = ("main", "v1", "pr/3", COMMIT)
 
 
 def etag_of(content, is_lfs):
@@ -35,7 +37,12 @@ class FakeHub:
         self.corrupts = set()  # files of which one byte is wrong
         self.wrong_length = set()  # files that are announced with another size than the listing says
         self.serves_ranges = True
+        self.limits = []  # header fields of answers 429 that the next requests to the API get
         self.lock = threading.Lock()
+
+    @property
+    def api_count(self):
+        return sum(path.startswith("/api/") for _, path, _ in self.requests)
 
     def is_lfs(self, name):
         return name.endswith(".safetensors") or len(self.files[name]) > 100_000
@@ -63,6 +70,8 @@ class FakeHub:
                     state.requests.append((origin, self.path, dict(self.headers)))
                 state.answer(self, origin)
 
+            do_HEAD = do_GET
+
             def log_message(self, *_):
                 pass
 
@@ -74,24 +83,41 @@ class FakeHub:
         path, _, query = request.path.partition("?")
         path = urllib.parse.unquote(path)
         if origin == "storage":
+            if not query.endswith("&Signature=a~b%2Fc"):
+                return self.send_text(request, 403, "the signature does not fit")
             return self.send_file(request, path.removeprefix("/content/"))
         if self.private and request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.send_text(request, 401, "", {"X-Error-Code": "RepoNotFound"})
+        given = request.headers.get("Authorization")
+        if given and given == f"Bearer {EXPIRED_TOKEN}":
+            message = "Invalid credentials in Authorization header"
+            return self.send_text(request, 401, "", {"X-Error-Message": message})
         if path.startswith("/api/models/"):
+            with self.lock:
+                limit = self.limits.pop(0) if self.limits else None
+            if limit is not None:
+                return self.send_text(request, 429, "", limit)
             return self.answer_api(request, path.removeprefix("/api/models/"), query)
-        prefix = f"/{self.repo}/resolve/{COMMIT}/"
-        if not path.startswith(prefix):
+        prefix = next((f"/{self.repo}/resolve/{revision}/" for revision in REVISIONS
+                       if path.startswith(f"/{self.repo}/resolve/{revision}/")), None)
+        if prefix is None:
             return self.send_text(request, 404, "", {"X-Error-Code": "RepoNotFound"})
         name = path.removeprefix(prefix)
         if name not in self.files:
-            return self.send_text(request, 404, "", {"X-Error-Code": "EntryNotFound"})
+            return self.send_text(request, 404, "", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         if self.gated and request.headers.get("Authorization") != f"Bearer {TOKEN}":
             code = 403 if request.headers.get("Authorization") else 401
             return self.send_text(request, code, "", {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
         if self.is_lfs(name):
-            location = f"{self.storage_url}/content/{urllib.parse.quote(name)}"
-            return self.send_text(request, 302, "", {"Location": location, "X-Repo-Commit": COMMIT})
-        return self.send_file(request, name)
+            # Signed URLs of storage servers have characters that RFC 3986 wants encoded.
+            signature = f'response-content-disposition=inline; filename="{name}"&Signature=a~b%2Fc'
+            location = f"{self.storage_url}/content/{urllib.parse.quote(name)}?{signature}"
+            content = self.files[name]
+            return self.send_text(request, 302, "", {"Location": location, "X-Repo-Commit": COMMIT,
+                                                     "X-Linked-Etag": f'"{etag_of(content, True)}"',
+                                                     "X-Linked-Size": str(len(content))})
+        return self.send_file(request, name, {"X-Repo-Commit": COMMIT,
+                                              "ETag": f'"{etag_of(self.files[name], False)}"'})
 
     def answer_api(self, request, rest, query):
         if rest.startswith("acme/old-name"):  # a repository that was renamed
@@ -101,9 +127,11 @@ class FakeHub:
             return self.send_text(request, 404, "", {"X-Error-Code": "RepoNotFound"})
         kind, _, revision = rest.removeprefix(self.repo + "/").partition("/")
         if kind == "revision":
-            if revision not in ("main", "v1", "pr/3", COMMIT):
+            if revision not in REVISIONS:
                 return self.send_text(request, 404, "", {"X-Error-Code": "RevisionNotFound"})
-            return self.send_text(request, 200, json.dumps({"id": self.repo, "sha": COMMIT, "gated": self.gated}))
+            siblings = [{"rfilename": name} for name in sorted(self.files)]
+            return self.send_text(request, 200, json.dumps({"id": self.repo, "sha": COMMIT, "gated": self.gated,
+                                                            "siblings": siblings}))
         names = sorted(self.files)
         begin = int(urllib.parse.parse_qs(query).get("cursor", ["0"])[0])
         page = [self.entry(name) for name in names[begin:begin + PAGE_SIZE]]
@@ -127,9 +155,10 @@ class FakeHub:
         for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
             request.send_header(name, value)
         request.end_headers()
-        request.wfile.write(body)
+        if request.command != "HEAD":
+            request.wfile.write(body)
 
-    def send_file(self, request, name):
+    def send_file(self, request, name, headers=None):
         with self.lock:
             failure = self.failures.pop(0) if self.failures and self.is_lfs(name) else None
             breaks = self.breaks > 0 and name.endswith(".safetensors")
@@ -148,9 +177,13 @@ class FakeHub:
             request.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
         else:
             request.send_response(200)
+        for field, value in (headers or {}).items():
+            request.send_header(field, value)
         length = end - begin + (7 if name in self.wrong_length else 0)
         request.send_header("Content-Length", str(length))
         request.end_headers()
+        if request.command == "HEAD":
+            return
         part = content[begin:end]
         if breaks:
             part = part[:len(part) // 2]

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fake_hub import COMMIT, TOKEN, FakeHub
+from fake_hub import COMMIT, EXPIRED_TOKEN, TOKEN, FakeHub
+from fake_proxy import FakeProxy
 from gguf_writer import write_gguf
 from millrace_ring import Ring
 from millrace_server import BINARY, MODEL, PATIENCE_S, MillraceServer
@@ -27,7 +28,7 @@ def hub():
 def home(tmp_path, hub, monkeypatch):
     """Returns the folder of downloads of an environment in which the hub is the fake one."""
     for name in list(os.environ):
-        if name.startswith("HF_") or name in ("XDG_CACHE_HOME", "TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+        if name.startswith("HF_") or name.lower().endswith("_proxy") or name in ("XDG_CACHE_HOME", "TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -82,6 +83,25 @@ def test_a_model_in_the_cache_is_not_fetched_again(hub, home):
     assert len(hub.requests) == asked
 
 
+def test_a_commit_that_is_there_in_part_is_completed(hub, home):
+    # As another program leaves it that has asked for two files.
+    fetch(REPO)
+    snapshot = home / "models--acme--books-4m" / "snapshots" / COMMIT
+    for path in snapshot.iterdir():
+        if path.name not in ("config.json", WEIGHTS):
+            path.unlink()
+    (home / "models--acme--books-4m" / "millrace" / f"{COMMIT}.json").unlink()
+    assert same_files(fetch(f"{REPO}:{COMMIT}"), hub)
+
+
+def test_weights_that_only_the_cache_lacks(hub, home, monkeypatch):
+    folder = fetch(REPO)
+    (folder / WEIGHTS).unlink()
+    (home / "models--acme--books-4m" / "millrace" / f"{COMMIT}.json").unlink()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "its snapshot in the cache holds no weights" in refusal(REPO)
+
+
 def test_revisions_and_renamed_repositories(hub, home):
     assert fetch(REPO, "--revision", "v1").name == COMMIT
     assert (home / "models--acme--books-4m" / "refs" / "v1").read_text() == COMMIT
@@ -123,6 +143,45 @@ def test_private_and_missing_repositories(hub, home, monkeypatch):
     token.write_text(TOKEN + "\n")
     monkeypatch.setenv("HF_TOKEN_PATH", str(token))
     assert same_files(fetch(REPO), hub)
+
+
+def test_a_token_that_is_not_accepted_is_named(hub, home):
+    # The hub refuses even public models then.
+    said = refusal(REPO, "--hf-token", EXPIRED_TOKEN)
+    assert "token of HF_TOKEN is not accepted" in said and "Invalid credentials" in said
+
+
+@pytest.mark.parametrize("field", [{"Retry-After": "2"}, {"RateLimit": '"api";r=0;t=2'}])
+def test_the_hub_is_asked_again_when_it_says_so(hub, home, field):
+    hub.limits = [field, field]
+    done = run("fetch", REPO)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("trying again in 2000 ms") == 2
+    assert hub.api_count >= 4
+
+
+def test_plain_requests_go_to_the_proxy(hub, home, monkeypatch):
+    with FakeProxy() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://user:pass@127.0.0.1:{proxy.port}")
+        assert same_files(fetch(REPO), hub)
+        assert {target.split("/")[2] for target, _ in proxy.requests} == \
+            {hub.url.removeprefix("http://"), hub.storage_url.removeprefix("http://")}
+        assert all(credentials == "Basic dXNlcjpwYXNz" for _, credentials in proxy.requests)
+        assert not any("Proxy-Authorization" in headers for _, _, headers in hub.requests)
+        asked = len(proxy.requests)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        fetch(f"{REPO}:v1")
+        assert len(proxy.requests) == asked
+
+
+def test_encrypted_requests_go_through_a_tunnel(home, monkeypatch):
+    with FakeProxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+        proxy.status = 407
+        said = refusal(REPO)
+        assert f"the proxy 127.0.0.1:{proxy.port}" in said and "407" in said
+        assert proxy.requests == [("hub.invalid:443", None)]
 
 
 def test_a_broken_download_goes_on_where_it_stopped(hub, home):

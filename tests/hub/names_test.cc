@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "hub/proxy.h"
 #include "hub/repo_ref.h"
 #include "hub/settings.h"
 #include "hub/url.h"
@@ -44,6 +45,11 @@ TEST_CASE("A Location is resolved against its sender") {
   CHECK(resolve_location(base, "c").value().to_string() == "https://hub.example/a/c");
   CHECK(resolve_location(base, "//cdn.example/z").value().to_string() == "https://cdn.example/z");
   CHECK(resolve_location(base, "http://other:81/y").value().to_string() == "http://other:81/y");
+  // Signed URLs of storage servers keep what is encoded, and get encoded what is not.
+  const auto signed_url = resolve_location(base, R"(https://cdn.example/o?name="a b|c"&Signature=x~y%2Fz%20)");
+  CHECK(signed_url.value().target == "/o?name=%22a%20b%7Cc%22&Signature=x~y%2Fz%20");
+  CHECK(resolve_location(base, "/\xC3\xA4 b").value().target == "/%C3%A4%20b");
+  CHECK(resolve_location(base, "http://[::1]:81/[x]").value().to_string() == "http://[::1]:81/%5Bx%5D");
   CHECK(resolve_location(base, "ftp://other/").error().code == ErrorCode::kData);
   CHECK(resolve_location(base, "http://a b/").error().code == ErrorCode::kData);
 }
@@ -92,7 +98,10 @@ TEST_CASE("A name that would leave the cache is no repository") {
     REQUIRE(repo.has_error());
     CHECK(repo.error().code == ErrorCode::kInvalidArgument);
   }
-  CHECK(parse_repo(std::string(97, 'a')).has_error());
+  const std::string longest(96, 'a');
+  CHECK(parse_repo(longest + '/' + longest).has_value());
+  CHECK(parse_repo(longest + "a/b").has_error());
+  CHECK(parse_repo("a/b" + longest).has_error());
 }
 
 TEST_CASE("Settings follow the variables of the Python library") {
@@ -106,6 +115,10 @@ TEST_CASE("Settings follow the variables of the Python library") {
   CHECK(xdg.partial == "/c/millrace/partial");
   const HubSettings home = hub_settings(environment({{"HOME", "/home/u"}, {"HF_HOME", "~/hf"}})).value();
   CHECK(home.cache == "/home/u/hf/hub");
+  const HubSettings variables =
+      hub_settings(environment({{"HOME", "/home/u"}, {"SCRATCH", "/s"}, {"HF_HOME", "${SCRATCH}/$UNSET/hf"}})).value();
+  CHECK(variables.cache == "/s/$UNSET/hf/hub");
+  CHECK_FALSE(hub_settings(environment({{"HF_HUB_OFFLINE", "0"}, {"TRANSFORMERS_OFFLINE", "1"}})).value().is_offline);
   const HubSettings all = hub_settings(environment({{"HF_HUB_CACHE", "/k"},
                                                     {"HF_HOME", "/h"},
                                                     {"HF_ENDPOINT", "http://mirror:8080/hf/"},
@@ -119,6 +132,56 @@ TEST_CASE("Settings follow the variables of the Python library") {
   CHECK(all.is_offline);
   CHECK(all.timeout == std::chrono::milliseconds(2500));
   CHECK(hub_settings(environment({{"HF_TOKEN", "t"}, {"HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"}})).value().token.empty());
+}
+
+std::string proxy_of(const ProxySettings& settings, const char* url) {
+  const Proxy* proxy = settings.find(parse_url(url).value());
+  return proxy == nullptr ? "none" : proxy->to_string();
+}
+
+TEST_CASE("Proxies follow the variables that curl reads") {
+  const auto settings = proxy_settings(environment({{"HTTPS_PROXY", "http://u:p%40ss@secure.example:3128/"},
+                                                    {"http_proxy", "plain.example:8080"},
+                                                    {"HTTP_PROXY", "http://other.example"},
+                                                    {"no_proxy", "localhost, .corp.example,*.lan 10.0.0.1:81"}}))
+                            .value();
+  CHECK(proxy_of(settings, "https://huggingface.co/x") == "secure.example:3128");
+  CHECK(proxy_of(settings, "http://mirror.example/x") == "plain.example:8080");
+  CHECK(settings.for_https->authorization == "Basic dTpwQHNz");
+  CHECK(settings.for_http->authorization.empty());
+  for (const char* url : {"http://localhost:8080/", "https://hub.corp.example/", "https://corp.example/",
+                          "https://a.lan/", "http://10.0.0.1:81/"}) {
+    CAPTURE(url);
+    CHECK(proxy_of(settings, url) == "none");
+  }
+  CHECK(proxy_of(settings, "http://10.0.0.1:82/") == "plain.example:8080");
+  CHECK(proxy_of(settings, "http://notcorp.example/") == "plain.example:8080");
+  const auto both = proxy_settings(environment({{"all_proxy", "http://[::1]:9"}, {"NO_PROXY", ""}})).value();
+  CHECK(both.for_http->host == "::1");
+  CHECK(proxy_of(both, "https://a/") == proxy_of(both, "http://a/"));
+  CHECK(proxy_of(proxy_settings(environment({{"all_proxy", "a:1"}, {"no_proxy", "*"}})).value(), "http://b/") ==
+        "none");
+}
+
+TEST_CASE("A wrong proxy is named without its password") {
+  for (const char* text : {"socks5://u:secret@host:1", "http://u:secret@host:99999", "http://u:secret@a b"}) {
+    CAPTURE(text);
+    const auto settings = hub_settings(environment({{"https_proxy", text}}));
+    REQUIRE(settings.has_error());
+    CHECK(settings.error().message.starts_with("https_proxy"));
+    CHECK(settings.error().message.find("secret") == std::string::npos);
+  }
+}
+
+TEST_CASE("A tunnel is asked for by host and port") {
+  const Proxy proxy{.host = "p", .port = 1, .authorization = "Basic eA=="};
+  CHECK(tunnel_request(proxy, parse_url("https://hub.example/x").value()) ==
+        "CONNECT hub.example:443 HTTP/1.1\r\nHost: hub.example:443\r\nProxy-Authorization: Basic eA==\r\n\r\n");
+  CHECK(tunnel_request(Proxy{}, parse_url("https://[::1]:8/").value()).starts_with("CONNECT [::1]:8 HTTP/1.1\r\n"));
+  CHECK(status_of("HTTP/1.1 200 Connection established\r\n\r\n") == 200);
+  CHECK(status_of("HTTP/1.0 407\r\n") == 407);
+  CHECK(status_of("SSH-2.0 200") == 0);
+  CHECK(status_of("") == 0);
 }
 
 TEST_CASE("A wrong variable is named") {
