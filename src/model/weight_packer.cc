@@ -153,7 +153,14 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
       weight = backend_.pack_w8({&head, 1}, activations_);
       break;
     }
-    case PackedBits::kFp8:  // libraries leave the head unquantized
+    case PackedBits::kFp8: {
+      std::vector<Fp8Matrix> head{parts_.fp8_matrix(name)};
+      const int64_t missing = rows - head.front().rows;
+      const tensor::Fp8Zeros zeros = tensor::zero_rows(head.front(), missing);
+      if (missing > 0) head.push_back(zeros.matrix);
+      weight = backend_.pack_fp8(head);
+      break;
+    }
     case PackedBits::kCompute: {
       HostTensor head = plain(part(name), memory);
       if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);

@@ -14,4 +14,17 @@ std::vector<float> decode(const Fp8Matrix& matrix) {
   return weights;
 }
 
+Fp8Zeros zero_rows(const Fp8Matrix& matrix, int64_t rows) {
+  Fp8Zeros zeros{.row = std::vector<std::byte>(static_cast<size_t>(matrix.cols)), .matrix = {}};
+  zeros.matrix = {.name = matrix.name,
+                  .rows = rows,
+                  .cols = matrix.cols,
+                  .codes = zeros.row.data(),
+                  .row_bytes = 0,
+                  .scales = {1.0f},
+                  .block_rows = rows,
+                  .block_cols = matrix.cols};
+  return zeros;
+}
+
 }  // namespace millrace::tensor

@@ -62,4 +62,13 @@ struct Fp8Matrix {
   return matrix;
 }
 
+/// Rows of zeros, which take the memory of one.
+struct Fp8Zeros {
+  std::vector<std::byte> row;
+  Fp8Matrix matrix;  ///< of `row`
+};
+
+/// Returns `rows` rows of zeros to be packed after a matrix.
+[[nodiscard]] Fp8Zeros zero_rows(const Fp8Matrix& matrix, int64_t rows);
+
 }  // namespace millrace::tensor

@@ -195,8 +195,7 @@ struct Twins {
     for (const test::TensorToWrite& tensor : test::RandomModel(config, seed).tensors()) {
       RawTensorToWrite raw{tensor.name, "F32", tensor.shape, bytes_of(tensor.values)};
       const auto spec = std::ranges::find(projections, tensor.name, &TensorSpec::name);
-      const bool is_quantized = spec->projection && tensor.name != kHeadName;
-      if (is_quantized) {
+      if (spec->projection) {
         const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.'));
         for (RawTensorToWrite& part : format.write(draw, prefix, tensor.shape[0], tensor.shape[1]))
           in_format.push_back(std::move(part));
@@ -269,7 +268,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
   }
 }
 
-/// Returns the bits per weight that a model in a format keeps packed, its router included.
+/// Returns the bits per weight that a model in a format keeps packed, its router and its head included.
 double packed_bits(const ModelConfig& config, const Format& format) {
   ModelConfig stored = config;
   stored.weight_format = format.format;
@@ -278,12 +277,11 @@ double packed_bits(const ModelConfig& config, const Format& format) {
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
   const uint64_t before = cpu::packed_bytes();
   const TestPipeline pipeline(*checkpoint, stored, *backend, {});
-  const auto head_bytes = static_cast<double>(config.vocab_size * config.hidden_size * 2);
   double weights = 0;
   for (const TensorSpec& spec : stage_tensors(config, {.layers = {0, config.layer_count()}})) {
-    if (spec.projection && spec.name != kHeadName) weights += static_cast<double>(spec.shape.elements());
+    if (spec.projection) weights += static_cast<double>(spec.shape.elements());
   }
-  return 8 * (static_cast<double>(cpu::packed_bytes() - before) - head_bytes) / weights;
+  return 8 * static_cast<double>(cpu::packed_bytes() - before) / weights;
 }
 
 TEST_CASE("Weights keep the bits in which a checkpoint stores them") {
