@@ -5,46 +5,42 @@
 #include <algorithm>
 #include <array>
 
+#include "weights/format_members.h"
+
 namespace millrace::weights {
-namespace {
 
-template <class... Args>
-Error bad(fmt::format_string<Args...> format, Args&&... args) {
-  return Error{ErrorCode::kData, "quantization_config: " + fmt::format(format, std::forward<Args>(args)...)};
-}
-
-/// Reads an integer member; `usual` where it is absent or null.
-Result<int64_t> integer(JsonObject object, std::string_view name, int64_t usual) {
+Result<int64_t> integer_member(JsonObject object, std::string_view name, int64_t usual) {
   const JsonValue value = object[name];
   if (value.is_missing() || value.is_null()) return usual;
   int64_t number = 0;
-  if (!value.get(number)) return bad("{} is {}, wanted an integer", name, to_short_json(value, 40));
+  if (!value.get(number)) return bad_config("{} is {}, wanted an integer", name, to_short_json(value, 40));
   return number;
 }
 
-std::string text(JsonObject object, std::string_view name, std::string_view usual) {
+std::string text_member(JsonObject object, std::string_view name, std::string_view usual) {
   std::string_view value = usual;
   (void)object[name].get(value);
   return std::string(value);
 }
 
-/// Adds what some tensors have: integers of `bits` in groups of `group_size` columns, or of all where it is below 1.
 void add_choice(WeightFormat& format, int64_t bits, int64_t group_size) {
   const int64_t size = std::max<int64_t>(group_size, 0);
   format.widths |= 1u << bits;
   if (std::ranges::find(format.group_sizes, size) == format.group_sizes.end()) format.group_sizes.push_back(size);
 }
 
+namespace {
+
 Result<WeightFormat> parse_fp8(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kFp8};
-  const std::string fmt = text(config, "fmt", "e4m3");
-  if (fmt != "e4m3" && fmt != "float8_e4m3fn") return bad("fmt is '{}', wanted 'e4m3' or 'float8_e4m3fn'", fmt);
+  const std::string fmt = text_member(config, "fmt", "e4m3");
+  if (fmt != "e4m3" && fmt != "float8_e4m3fn") return bad_config("fmt is '{}', wanted 'e4m3' or 'float8_e4m3fn'", fmt);
   const JsonValue block = config["weight_block_size"];
   if (block.is_missing() || block.is_null()) return format;
   JsonArray sizes;
   if (!block.get(sizes) || sizes.size() != 2 || !sizes.at(0).get(format.block_rows) ||
       !sizes.at(1).get(format.block_cols) || format.block_rows < 1 || format.block_cols < 1)
-    return bad("weight_block_size is {}, wanted two positive sizes", to_short_json(block, 40));
+    return bad_config("weight_block_size is {}, wanted two positive sizes", to_short_json(block, 40));
   return format;
 }
 
@@ -57,24 +53,24 @@ Result<WeightFormat> parse_mxfp8(JsonObject config) {
     format->block_cols = kMxColumns;
   }
   if (format->block_rows != 1 || format->block_cols != kMxColumns)
-    return bad("weight_block_size is [{}, {}], wanted [1, {}] of MXFP8", format->block_rows, format->block_cols,
-               kMxColumns);
+    return bad_config("weight_block_size is [{}, {}], wanted [1, {}] of MXFP8", format->block_rows, format->block_cols,
+                      kMxColumns);
   return format;
 }
 
 Result<WeightFormat> parse_gptq(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kGptq};
-  const auto bits = integer(config, "bits", 4);
+  const auto bits = integer_member(config, "bits", 4);
   if (!bits) return bits.error();
-  const auto group_size = integer(config, "group_size", -1);
+  const auto group_size = integer_member(config, "group_size", -1);
   if (!group_size) return group_size.error();
   constexpr std::array<int64_t, 4> kBits = {2, 3, 4, 8};
-  if (std::ranges::find(kBits, *bits) == kBits.end()) return bad("bits is {}, wanted 2, 3, 4 or 8", *bits);
+  if (std::ranges::find(kBits, *bits) == kBits.end()) return bad_config("bits is {}, wanted 2, 3, 4 or 8", *bits);
   format.bits = static_cast<int>(*bits);
   format.group_size = std::max<int64_t>(*group_size, 0);
-  const std::string stored = text(config, "checkpoint_format", text(config, "format", "gptq"));
+  const std::string stored = text_member(config, "checkpoint_format", text_member(config, "format", "gptq"));
   if (stored != "gptq" && stored != "gptq_v2")
-    return bad("checkpoint_format is '{}', wanted 'gptq' or 'gptq_v2'", stored);
+    return bad_config("checkpoint_format is '{}', wanted 'gptq' or 'gptq_v2'", stored);
   format.is_gptq_v2 = stored == "gptq_v2";
   JsonObject rules;  // patterns of modules, with what differs there
   format.has_exceptions = config["dynamic"].get(rules) && rules.size() > 0;
@@ -82,11 +78,11 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
   for (const JsonMember rule : rules) {
     JsonObject members;
     if (!rule.value.get(members)) continue;
-    const auto other = integer(members, "bits", *bits);
+    const auto other = integer_member(members, "bits", *bits);
     if (!other) return other.error();
     if (std::ranges::find(kBits, *other) == kBits.end())
-      return bad("dynamic: bits of '{}' is {}, wanted 2, 3, 4 or 8", rule.key, *other);
-    const auto size = integer(members, "group_size", *group_size);
+      return bad_config("dynamic: bits of '{}' is {}, wanted 2, 3, 4 or 8", rule.key, *other);
+    const auto size = integer_member(members, "group_size", *group_size);
     if (!size) return size.error();
     add_choice(format, *other, *size);
   }
@@ -95,13 +91,13 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
 
 Result<WeightFormat> parse_awq(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kAwq};
-  const auto bits = integer(config, "bits", 4);
+  const auto bits = integer_member(config, "bits", 4);
   if (!bits) return bits.error();
-  const auto group_size = integer(config, "group_size", 128);
+  const auto group_size = integer_member(config, "group_size", 128);
   if (!group_size) return group_size.error();
-  if (*bits != 4) return bad("bits is {}, wanted 4", *bits);
-  const std::string version = text(config, "version", "gemm");
-  if (version != "gemm" && version != "GEMM") return bad("version is '{}', wanted 'gemm'", version);
+  if (*bits != 4) return bad_config("bits is {}, wanted 4", *bits);
+  const std::string version = text_member(config, "version", "gemm");
+  if (version != "gemm" && version != "GEMM") return bad_config("version is '{}', wanted 'gemm'", version);
   format.bits = 4;
   format.group_size = std::max<int64_t>(*group_size, 0);
   return format;
@@ -112,13 +108,13 @@ Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& fo
   JsonObject members;
   JsonObject scheme;
   if (!group.get(members) || !members["weights"].get(scheme))
-    return bad("config_groups.{}.weights is missing, wanted an object", name);
-  const auto bits = integer(scheme, "num_bits", 8);
+    return bad_config("config_groups.{}.weights is missing, wanted an object", name);
+  const auto bits = integer_member(scheme, "num_bits", 8);
   if (!bits) return bits.error();
-  if (*bits < 2 || *bits > 8) return bad("config_groups.{}: num_bits is {}, wanted 2 to 8", name, *bits);
-  const auto group_size = integer(scheme, "group_size", 0);
+  if (*bits < 2 || *bits > 8) return bad_config("config_groups.{}: num_bits is {}, wanted 2 to 8", name, *bits);
+  const auto group_size = integer_member(scheme, "group_size", 0);
   if (!group_size) return group_size.error();
-  const bool is_integer = text(scheme, "type", "int") == "int";
+  const bool is_integer = text_member(scheme, "type", "int") == "int";
   const int64_t columns = std::max<int64_t>(*group_size, 0);
   if (is_integer && has_integers && (format.bits != *bits || format.group_size != columns))
     format.has_exceptions = true;
@@ -132,8 +128,8 @@ Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& fo
   if (scheme["block_structure"].get(block) && block.size() == 2) {
     if (!block.at(0).get(format.block_rows) || !block.at(1).get(format.block_cols) || format.block_rows < 1 ||
         format.block_cols < 1)
-      return bad("config_groups.{}: block_structure is {}, wanted two positive sizes", name,
-                 to_short_json(scheme["block_structure"], 40));
+      return bad_config("config_groups.{}: block_structure is {}, wanted two positive sizes", name,
+                        to_short_json(scheme["block_structure"], 40));
   }
   return {};
 }
@@ -143,21 +139,21 @@ Result<void> check_no_transforms(JsonObject config) {
   const JsonValue value = config["transform_config"];
   JsonObject members;
   if (value.is_missing() || value.is_null() || (value.get(members) && members.size() == 0)) return {};
-  return bad("transform_config is {}, wanted none", to_short_json(value, 80));
+  return bad_config("transform_config is {}, wanted none", to_short_json(value, 80));
 }
 
 Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   constexpr std::array<std::string_view, 8> kFormats = {
       "int-quantized",        "float-quantized",      "naive-quantized", "pack-quantized",
       "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
-  const std::string stored = text(config, "format", "int-quantized");
+  const std::string stored = text_member(config, "format", "int-quantized");
   if (std::ranges::find(kFormats, stored) == kFormats.end())
-    return bad("format is '{}', wanted one of {}", stored, fmt::join(kFormats, ", "));
+    return bad_config("format is '{}', wanted one of {}", stored, fmt::join(kFormats, ", "));
   WeightFormat format{.method = QuantMethod::kCompressedTensors};
   RETURN_IF_ERROR(check_no_transforms(config));
   JsonObject groups;
   if (!config["config_groups"].get(groups) || groups.size() == 0)
-    return bad("config_groups is missing, wanted an object of groups");
+    return bad_config("config_groups is missing, wanted an object of groups");
   bool has_integers = false;
   for (const JsonMember member : groups) {
     const auto read = read_group(member.key, member.value, format, has_integers);
@@ -170,17 +166,19 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
 Result<WeightFormat> parse_modelopt(JsonObject config) {
   JsonObject nested;  // of hf_quant_config.json
   const bool is_nested = config["quantization"].get(nested);
-  const std::string algorithm = text(config, "quant_algo", is_nested ? text(nested, "quant_algo", "") : "");
+  const std::string algorithm =
+      text_member(config, "quant_algo", is_nested ? text_member(nested, "quant_algo", "") : "");
   const bool is_known = algorithm.empty() || algorithm.starts_with("FP8") || algorithm == "MXFP8" ||
                         algorithm.starts_with("NVFP4") || algorithm == "W4A16_NVFP4" || algorithm == "MIXED_PRECISION";
-  if (!is_known) return bad("quant_algo is '{}', wanted FP8, MXFP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algorithm);
+  if (!is_known)
+    return bad_config("quant_algo is '{}', wanted FP8, MXFP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algorithm);
   return WeightFormat{.method = QuantMethod::kModelOpt};
 }
 
 }  // namespace
 
 Result<WeightFormat> parse_weight_format(JsonObject config) {
-  const std::string method = text(config, "quant_method", "");
+  const std::string method = text_member(config, "quant_method", "");
   if (method == "fp8" || method == "fbgemm_fp8") return parse_fp8(config);
   if (method == "mxfp8") return parse_mxfp8(config);
   if (method == "compressed-tensors") return parse_compressed_tensors(config);
@@ -188,9 +186,11 @@ Result<WeightFormat> parse_weight_format(JsonObject config) {
   if (method == "awq") return parse_awq(config);
   if (method == "modelopt") return parse_modelopt(config);
   if (method == "mxfp4") return WeightFormat{.method = QuantMethod::kMxfp4};
-  return bad(
-      "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4 or "
-      "millrace-w8",
+  if (method == "auto-round" || method == "intel/auto-round") return parse_auto_round(config);
+  if (method == "quark") return parse_quark(config);
+  return bad_config(
+      "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4, "
+      "auto-round, quark or millrace-w8",
       method);
 }
 

@@ -1,105 +1,14 @@
-#include <simdjson.h>
-
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <map>
 #include <vector>
 
-#include "base/text_file.h"
-#include "support/paths.h"
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
-#include "weights/find_weight.h"
+#include "weights/vectors.h"
 #include "weights/weight_codes.h"
 
 namespace millrace::weights {
 namespace {
-
-using simdjson::dom::element;
-
-std::filesystem::path vector_folder() {
-  return test::source_dir() / "tests/weights/vectors";
-}
-
-std::vector<std::byte> from_hex(std::string_view text) {
-  std::vector<std::byte> bytes;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (size_t i = 0; i + 1 < text.size(); i += 2)
-    bytes.push_back(static_cast<std::byte>(digit(text[i]) << 4 | digit(text[i + 1])));
-  return bytes;
-}
-
-std::vector<float> floats_of(element list) {
-  std::vector<float> values;
-  for (const element each : list.get_array()) {
-    if (each.is_string()) {
-      const std::string_view text = each.get_string();
-      values.push_back(text == "nan" ? NAN : text == "inf" ? INFINITY : -INFINITY);
-    } else {
-      values.push_back(static_cast<float>(each.get_double()));
-    }
-  }
-  return values;
-}
-
-/// Bits, so that -0 differs from 0; all NaN are one.
-uint32_t bits_of(float value) {
-  if (std::isnan(value)) return 0x7FC00000u;
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-void check_equal(const std::vector<float>& found, const std::vector<float>& wanted) {
-  REQUIRE(found.size() == wanted.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    CAPTURE(i, found[i], wanted[i]);
-    REQUIRE(bits_of(found[i]) == bits_of(wanted[i]));
-  }
-}
-
-/// A file of vectors and the tensors in it.
-struct Vectors {
-  explicit Vectors(const std::string& name) {
-    file = parser.load((vector_folder() / (name + ".json")).string()).value();
-    for (const auto field : file["tensors"].get_object()) {
-      const element tensor = field.value;
-      auto& entry = tensors[std::string(field.key)];
-      entry.dtype = std::string(std::string_view(tensor["dtype"].get_string()));
-      for (const element dim : tensor["shape"].get_array()) entry.shape.push_back(dim.get_int64());
-      entry.bytes = from_hex(tensor["hex"].get_string());
-    }
-  }
-
-  struct Entry {
-    std::string dtype;
-    std::vector<int64_t> shape;
-    std::vector<std::byte> bytes;
-  };
-  [[nodiscard]] TensorLookup lookup() const {
-    return [this](const std::string& name) -> Result<RawTensor> {
-      const auto found = tensors.find(name);
-      if (found == tensors.end()) return make_error(ErrorCode::kNotFound, "there is no '{}'", name);
-      return RawTensor{.dtype = found->second.dtype, .shape = found->second.shape, .bytes = found->second.bytes};
-    };
-  }
-  /// Parses quantization_config with this project's parser.
-  [[nodiscard]] WeightFormat format() {
-    config_text = simdjson::to_string(file["quantization_config"]);
-    config = JsonDocument::parse(config_text).value();
-    JsonObject object;
-    REQUIRE(config.root().get(object));
-    return parse_weight_format(object).value();
-  }
-
-  simdjson::dom::parser parser;
-  element file;
-  std::map<std::string, Entry> tensors;
-  std::string config_text;
-  JsonDocument config;
-};
 
 TEST_CASE("Tables of codes equal the vectors") {
   const Vectors e4m3("table_e4m3fn");
@@ -114,11 +23,32 @@ TEST_CASE("Tables of codes equal the vectors") {
 }
 
 TEST_CASE("Weights of every checkpoint format decode bit for bit") {
-  for (const char* name :
-       {"fp8_block", "fp8_block_e8m0", "ct_fp8_channel", "ct_fp8_tensor", "modelopt_fp8_tensor", "ct_w4a16_sym_g32",
-        "ct_w4a16_asym_g32", "ct_w4a16_actorder_g8", "ct_w8a16_channel", "ct_w3a16_dense_g32", "gptq_v1_w4_sym_g32",
-        "gptq_v1_w4_asym_g32", "gptq_v1_w4_desc_act_g16", "gptq_v1_w8_sym_g32", "gptq_v2_w4_asym_g32",
-        "awq_gemm_w4_g16", "mxfp4_ct", "nvfp4_ct", "nvfp4_modelopt"}) {
+  for (const char* name : {"fp8_block",
+                           "fp8_block_e8m0",
+                           "ct_fp8_channel",
+                           "ct_fp8_tensor",
+                           "modelopt_fp8_tensor",
+                           "ct_w4a16_sym_g32",
+                           "ct_w4a16_asym_g32",
+                           "ct_w4a16_actorder_g8",
+                           "ct_w8a16_channel",
+                           "ct_w3a16_dense_g32",
+                           "gptq_v1_w4_sym_g32",
+                           "gptq_v1_w4_asym_g32",
+                           "gptq_v1_w4_desc_act_g16",
+                           "gptq_v1_w8_sym_g32",
+                           "gptq_v2_w4_asym_g32",
+                           "awq_gemm_w4_g16",
+                           "mxfp4_ct",
+                           "nvfp4_ct",
+                           "nvfp4_modelopt",
+                           "auto_round_w2_asym_g32",
+                           "auto_round_w3_asym_g32",
+                           "auto_round_w4_asym_g32",
+                           "auto_round_zp_w2_asym_g32",
+                           "auto_round_zp_w3_asym_g32",
+                           "auto_round_zp_w4_asym_g32",
+                           "auto_round_zp_w4_sym_g32"}) {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
@@ -265,13 +195,6 @@ TEST_CASE("Tensors of several widths in one checkpoint decode") {
   }
 }
 
-WeightFormat format_of(const char* config) {
-  const auto document = JsonDocument::parse(config).value();
-  JsonObject object;
-  REQUIRE(document.root().get(object));
-  return parse_weight_format(object).value();
-}
-
 constexpr const char* kGptqRules =
     R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"-:.*gate$": {}}})";
 constexpr const char* kGroupsAndRows = R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
@@ -412,44 +335,6 @@ TEST_CASE("Damaged parts of a weight are named") {
   vectors.tensors = whole;
   vectors.tensors["a.qweight"].dtype = "F32";
   error("a.qweight");
-}
-
-TEST_CASE("A config that cannot be read names the member") {
-  for (const auto& [config, part] : std::initializer_list<std::pair<std::string, std::string>>{
-           {R"({"quant_method": "bitsandbytes"})", "bitsandbytes"},
-           {R"({})", "quant_method"},
-           {R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt"},
-           {R"({"quant_method": "fp8", "weight_block_size": [128]})", "weight_block_size"},
-           {R"({"quant_method": "mxfp8", "weight_block_size": [128, 128]})", "128"},
-           {R"({"quant_method": "gptq", "bits": 5})", "bits"},
-           {R"({"quant_method": "gptq", "bits": 4, "dynamic": {"+:up": {"bits": 5}}})", "up"},
-           {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
-           {R"({"quant_method": "awq", "version": "gemv"})", "gemv"},
-           {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
-           {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "config_groups"},
-           {R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
-                "transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}})",
-            "transform_config"},
-           {R"({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"})", "W4A8_AWQ"},
-           {R"({"quant_method": "modelopt", "quantization": {"quant_algo": "INT4_AWQ"}})", "INT4_AWQ"},
-       }) {
-    CAPTURE(config);
-    const auto document = JsonDocument::parse(config).value();
-    JsonObject object;
-    REQUIRE(document.root().get(object));
-    const auto format = parse_weight_format(object);
-    REQUIRE(format.has_error());
-    CHECK(format.error().message.find(part) != std::string::npos);
-  }
-}
-
-TEST_CASE("Algorithms of ModelOpt that are stored as FP8 or FP4 load") {
-  for (const char* config :
-       {R"({"quant_method": "modelopt"})", R"({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"})",
-        R"({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"})",
-        R"({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"})",
-        R"({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}})"})
-    CHECK(format_of(config).method == QuantMethod::kModelOpt);
 }
 
 TEST_CASE("Companions of a weight lead back to it") {

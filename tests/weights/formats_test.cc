@@ -1,0 +1,141 @@
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "weights/vectors.h"
+
+namespace millrace::weights {
+namespace {
+
+TEST_CASE("A config that cannot be read names the member") {
+  for (const auto& [config, part] : std::initializer_list<std::pair<std::string, std::string>>{
+           {R"({"quant_method": "bitsandbytes"})", "bitsandbytes"},
+           {R"({})", "quant_method"},
+           {R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt"},
+           {R"({"quant_method": "fp8", "weight_block_size": [128]})", "weight_block_size"},
+           {R"({"quant_method": "mxfp8", "weight_block_size": [128, 128]})", "128"},
+           {R"({"quant_method": "gptq", "bits": 5})", "bits"},
+           {R"({"quant_method": "gptq", "bits": 4, "dynamic": {"+:up": {"bits": 5}}})", "up"},
+           {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
+           {R"({"quant_method": "awq", "version": "gemv"})", "gemv"},
+           {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
+           {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "config_groups"},
+           {R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}})",
+            "transform_config"},
+           {R"({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"})", "W4A8_AWQ"},
+           {R"({"quant_method": "auto-round", "bits": 5})", "bits of all modules is 5"},
+           {R"({"quant_method": "auto-round", "packing_format": "mlx"})", "mlx"},
+           {R"({"quant_method": "auto-round", "bits": 4, "data_type": "mx_int"})", "mx_int"},
+           {R"({"quant_method": "intel/auto-round", "bits": 4, "extra_config": {"lm_head": {"bits": 6}}})", "lm_head"},
+           {R"({"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_awq",
+                "extra_config": {".*up_proj": {"bits": 8}}})",
+            "up_proj"},
+           {R"({"quant_method": "auto-round", "bits": 4, "rotation_config": {"hadamard_type": "random"}})",
+            "rotation_config"},
+           {R"({"quant_method": "quark"})", "global_quant_config"},
+           {R"({"quant_method": "quark", "export": {"weight_format": "fake_quantized"}})", "fake_quantized"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4", "qscheme": "per_group",
+                "group_size": 128}}})",
+            "int4"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group",
+                "group_size": 16, "scale_format": "e8m0"}}})",
+            "16"},
+           {R"({"quant_method": "quark", "layer_quant_config": {"*mlp*": {"weight": [{"dtype": "fp8_e4m3"},
+                {"dtype": "int4"}]}}})",
+            "*mlp*"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+                "qscheme": "per_tensor"}}, "algo_config": [{"name": "rotation"}]})",
+            "rotation"},
+           {R"({"quant_method": "modelopt", "quantization": {"quant_algo": "INT4_AWQ"}})", "INT4_AWQ"},
+       }) {
+    CAPTURE(config);
+    const auto document = JsonDocument::parse(config).value();
+    JsonObject object;
+    REQUIRE(document.root().get(object));
+    const auto format = parse_weight_format(object);
+    REQUIRE(format.has_error());
+    CHECK(format.error().message.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("Algorithms of ModelOpt that are stored as FP8 or FP4 load") {
+  for (const char* config :
+       {R"({"quant_method": "modelopt"})", R"({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"})",
+        R"({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"})",
+        R"({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"})",
+        R"({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}})"})
+    CHECK(format_of(config).method == QuantMethod::kModelOpt);
+}
+
+/// Returns a weight of vectors, read as another config says, with a tensor renamed.
+std::vector<float> decoded_as(const Vectors& vectors, const char* config, const std::string& from = "",
+                              const std::string& to = "") {
+  const element expected = vectors.file["expected"]["a.weight"];
+  const int64_t rows = expected["shape"].at(0).get_int64();
+  const int64_t cols = expected["shape"].at(1).get_int64();
+  const TensorLookup lookup = [&](const std::string& name) -> Result<RawTensor> {
+    if (name == from) return make_error(ErrorCode::kNotFound, "there is no '{}'", name);
+    return vectors.lookup()(name == to ? from : name);
+  };
+  const auto stored = find_stored_weight(lookup, format_of(config), "a.weight", rows, cols);
+  REQUIRE(stored.has_value());
+  REQUIRE(stored->has_value());
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  decode_rows(**stored, 0, rows, values.data());
+  return values;
+}
+
+TEST_CASE("Packings of AutoRound are those of other libraries") {
+  struct Packed {
+    const char* vectors;
+    const char* config;
+  };
+  for (const auto& [name, config] : std::initializer_list<Packed>{
+           {"gptq_v1_w4_asym_g32", R"({"quant_method": "auto-round", "bits": 4, "group_size": 32})"},
+           {"gptq_v1_w4_sym_g32",
+            R"({"quant_method": "intel/auto-round", "bits": 4, "group_size": 32,
+               "backend": "auto_round:gptq:exllamav2"})"},
+           {"gptq_v1_w8_sym_g32", R"({"quant_method": "auto-round", "bits": 4, "group_size": 128,
+               "packing_format": "auto_round:auto_gptq", "extra_config": {"a": {"bits": 8, "group_size": 32},
+               "lm_head": {"bits": 16, "data_type": "float"}}})"},
+           {"gptq_v2_w4_asym_g32", R"({"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": false,
+               "packing_format": "auto_round:gptqmodel"})"},
+           {"awq_gemm_w4_g16", R"({"quant_method": "auto-round", "bits": 4, "group_size": 16,
+               "packing_format": "auto_round:auto_awq"})"},
+           {"mxfp4_ct", R"({"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_fp",
+               "packing_format": "auto_round:llm_compressor"})"},
+           {"nvfp4_ct", R"({"quant_method": "auto-round", "bits": 4, "group_size": 16, "data_type": "nv_fp4",
+               "packing_format": "auto_round:llm_compressor"})"},
+           {"ct_fp8_channel", R"({"quant_method": "auto-round", "bits": 8, "group_size": -1, "data_type": "fp8",
+               "packing_format": "auto_round:fp8_static"})"},
+       }) {
+    CAPTURE(name);
+    const Vectors vectors(name);
+    check_equal(decoded_as(vectors, config), floats_of(vectors.file["expected"]["a.weight"]["f32"]));
+  }
+}
+
+TEST_CASE("FP8 and MXFP4 of Quark decode") {
+  const char* const fp8 = R"({"quant_method": "quark", "export": {"pack_method": "reorder", "weight_format":
+      "real_quantized", "kv_cache_group": ["*k_proj"]}, "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+      "qscheme": "per_tensor"}, "input_tensors": {"dtype": "fp8_e4m3"}}, "layer_quant_config": {"*k_proj": {"weight":
+      {"dtype": "fp8_e4m3", "qscheme": "per_channel"}, "output_tensors": {"dtype": "fp8_e4m3"}}}, "algo_config": null,
+      "exclude": ["lm_head"]})";
+  CHECK(format_of(fp8).method == QuantMethod::kFp8);
+  for (const char* name : {"ct_fp8_channel", "ct_fp8_tensor", "modelopt_fp8_tensor"}) {
+    const Vectors vectors(name);
+    check_equal(decoded_as(vectors, fp8), floats_of(vectors.file["expected"]["a.weight"]["f32"]));
+  }
+  const char* const fp4 = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "qscheme":
+      "per_group", "group_size": 32, "scale_format": "e8m0"}}, "algo_config": [{"name": "autosmoothquant"}]})";
+  const Vectors vectors("mxfp4_ct");
+  check_equal(decoded_as(vectors, fp4, "a.weight_packed", "a.weight"),
+              floats_of(vectors.file["expected"]["a.weight"]["f32"]));
+  const char* const both = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+      "qscheme": "per_channel"}}, "layer_quant_config": {"*experts*": {"weight": {"dtype": "fp4", "qscheme":
+      "per_group", "group_size": 32, "scale_format": "e8m0"}}}})";
+  CHECK(format_of(both).method == QuantMethod::kModelOpt);
+}
+
+}  // namespace
+}  // namespace millrace::weights
