@@ -18,6 +18,9 @@ constexpr int32_t kSplitKeys = 2048;
 /// Query rows of one kv head that share a pass over the keys.
 constexpr int32_t kTileRows = 48;
 static_assert(kTileRows <= kMaxQueryTileRows && kSplitKeys % kBlockKeys == 0);
+/// Rows of a band of attention_block_latents.
+constexpr int32_t kBandRows = 16;
+static_assert(kTileRows % kBandRows == 0);
 /// Query rows that share a block of latents. More tiles of them would leave the second-level cache.
 constexpr int32_t kLatentUnitRows = 4 * kTileRows;
 /// The maximum of the floats of states while splits run in parallel.
@@ -82,12 +85,13 @@ struct Workspace {
     const auto rows = static_cast<size_t>(max_rows);
     const auto padded = static_cast<size_t>(cache.padded_dim());
     const size_t state = state_floats(max_rows, cache.padded_value_dim());
-    const size_t floats = rows * (padded + 1) + kTileRows * kBlockKeys + 2 * state;
+    const size_t floats = (rows + kBandRows) * padded + rows + kTileRows * kBlockKeys + 2 * state;
     const size_t block_bytes = KvBlocks::scratch_bytes(cache);
     groups = scratch.reserve(block_bytes + floats * sizeof(float));
     auto* next = reinterpret_cast<float*>(groups + block_bytes);
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     q = take(rows * padded);
+    band = reinterpret_cast<std::byte*>(take(kBandRows * padded));
     scores = take(kTileRows * kBlockKeys);
     partial = take(state);
     total = take(state);
@@ -95,6 +99,7 @@ struct Workspace {
   }
   std::byte* groups;  // of KvBlocks
   float* q;
+  std::byte* band;  // [16, padded_dim], queries before they become lanes
   float* scores;
   float* partial;
   float* total;
@@ -124,25 +129,50 @@ Query query_of(const AttentionOp& op, const WorkUnit& unit, int32_t index) {
   return {virtual_row / op.group, kv_head * op.group + virtual_row % op.group};
 }
 
-/// Copies the unit's queries into the kernels' format, head by head.
-QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Workspace& space) {
+/// Copies a query as an LHS operand.
+void load_query(const AttentionOp& op, const WorkUnit& unit, Query query, std::byte* to) {
   const int32_t padded = op.cache.padded_dim();
   const int32_t dim = op.shape.head_dim;
   const size_t element = op.device.lhs_element_bytes();
-  const size_t stride = static_cast<size_t>(padded) * element;
-  const bool widened = op.device.compute_dtype == tensor::DType::kBF16 && !op.device.kernels.bf16_lhs;
-  for (int32_t i = 0; i < unit.rows(); ++i) {
-    const auto [row, head] = query_of(op, unit, i);
-    const std::byte* from = row_of<std::byte>(op.q, op.batch.row_begin[unit.sequence] + row) +
-                            static_cast<size_t>(head * dim) * tensor::size_of(op.q.dtype);
-    std::byte* to = reinterpret_cast<std::byte*>(space.q) + static_cast<size_t>(i) * stride;
-    if (widened) {
-      op.device.kernels.widen(from, reinterpret_cast<float*>(to), dim);
-    } else {
-      std::memcpy(to, from, static_cast<size_t>(dim) * element);
+  const std::byte* from = row_of<std::byte>(op.q, op.batch.row_begin[unit.sequence] + query.row) +
+                          static_cast<size_t>(query.head * dim) * tensor::size_of(op.q.dtype);
+  if (op.device.compute_dtype == tensor::DType::kBF16 && !op.device.kernels.bf16_lhs) {
+    op.device.kernels.widen(from, reinterpret_cast<float*>(to), dim);
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(dim) * element);
+  }
+  std::memset(to + static_cast<size_t>(dim) * element, 0, static_cast<size_t>(padded - dim) * element);
+}
+
+/// Copies the unit's queries into the bands of attention_block_latents. Lanes without a query are zeros.
+void load_bands(const AttentionOp& op, const WorkUnit& unit, const Workspace& space) {
+  const size_t stride = static_cast<size_t>(op.cache.padded_dim()) * 2;
+  for (int32_t first = 0; first < unit.rows(); first += kBandRows) {
+    const std::byte* queries[kBandRows];
+    for (int32_t lane = 0; lane < kBandRows; ++lane) {
+      std::byte* const to = space.band + static_cast<size_t>(lane) * stride;
+      queries[lane] = to;
+      if (first + lane < unit.rows()) {
+        load_query(op, unit, query_of(op, unit, first + lane), to);
+      } else {
+        std::memset(to, 0, stride);
+      }
     }
-    std::memset(to + static_cast<size_t>(dim) * element, 0, static_cast<size_t>(padded - dim) * element);
-    space.positions[i] = last_visible_key(op, unit.sequence, row);
+    std::byte* const band = reinterpret_cast<std::byte*>(space.q) + static_cast<size_t>(first) * stride;
+    op.device.kernels.gather_keys(queries, op.cache.padded_dim() / 2, band, kBandRows * 4);
+  }
+}
+
+/// Copies the unit's queries into the kernels' format, head by head.
+QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Workspace& space) {
+  const int32_t padded = op.cache.padded_dim();
+  const size_t stride = static_cast<size_t>(padded) * op.device.lhs_element_bytes();
+  const bool banded = KvBlocks::keeps_tokens(op.device.kernels, op.cache);
+  if (banded) load_bands(op, unit, space);
+  for (int32_t i = 0; i < unit.rows(); ++i) {
+    const Query query = query_of(op, unit, i);
+    if (!banded) load_query(op, unit, query, reinterpret_cast<std::byte*>(space.q) + static_cast<size_t>(i) * stride);
+    space.positions[i] = last_visible_key(op, unit.sequence, query.row);
   }
   return {.q = reinterpret_cast<const std::byte*>(space.q),
           .position = space.positions,
@@ -174,11 +204,16 @@ int32_t first_visible_key(const AttentionOp& op, int32_t position) {
   return op.shape.sliding_window > 0 ? std::max(0, position - op.shape.sliding_window + 1) : 0;
 }
 
+auto block_kernel(const AttentionOp& op) {
+  const Kernels& kernels = op.device.kernels;
+  if (KvBlocks::keeps_tokens(kernels, op.cache)) return kernels.attention_block_latents;
+  return op.cache.dtype() == tensor::DType::kBF16 ? kernels.attention_block_bf16 : kernels.attention_block_f32;
+}
+
 /// Computes one split of the unit's rows from an empty state into rows.state.
 void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile& rows, int32_t split,
                    const Workspace& space) {
-  const auto attend = op.cache.dtype() == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
-                                                               : op.device.kernels.attention_block_f32;
+  const auto attend = block_kernel(op);
   reset(rows.state, rows.rows, rows.value_dim);
   const int32_t last = rows.position[rows.rows - 1];
   const int32_t first_visible = first_visible_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;

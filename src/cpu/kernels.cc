@@ -6,6 +6,7 @@
 #include "cpu/w8a8_channel_kernel.h"
 #include "cpu/gather_kernel.h"
 #include "cpu/kv_codes_kernel.h"
+#include "cpu/latent_kernel.h"
 #include "cpu/w8a8_kernel.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/elementwise_kernels.h"
@@ -135,6 +136,11 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .gemm_bytes = gemm_bytes,
 #endif
     .signed_codes = kSignedCodeTables,
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+    .attention_block_latents = attention_block_latents,
+#else
+    .attention_block_latents = nullptr,
+#endif
 };
 
 }  // namespace millrace::cpu

@@ -345,6 +345,9 @@ struct Kernels {
   /// GEMM with panels of codes of 8 bits and LHS rows as for gemm_nibbles.
   void (*gemm_bytes)(const GemmTask&);
   bool signed_codes = false;  ///< codes of 8 bits in panels are less by 128
+  /// One block of latents in bf16 where they lie: block.k and block.v are groups of 16 tokens, [16][padded_dim] each,
+  /// and rows.q are bands of 16 rows, [padded_dim / 2][16][2]. Null where attention takes K and V groups.
+  void (*attention_block_latents)(const QueryTile&, const KvBlock&);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

@@ -39,6 +39,22 @@ int32_t KvBlocks::key_count(const Position& position) const {
   return batch_.prefix[sequence] + batch_.row_begin[sequence + 1] - batch_.row_begin[sequence];
 }
 
+/// Returns the group of the `count` latents that begins at `token`: where it lies, or in the scratch. Zeros follow
+/// them.
+const std::byte* KvBlocks::tokens_at(const Position& position, int32_t token, int32_t count, std::byte* scratch) const {
+  const int32_t page_size = cache_.shape().page_size;
+  const PageId* const pages = pages_of(position.sequence);
+  const auto latent = [&](int32_t at) { return cache_.key_at(pages[at / page_size], layer_, 0, at % page_size); };
+  if (position.chosen.empty() && count == kGroupKeys && page_size % kGroupKeys == 0) return latent(token);
+  const size_t bytes = cache_.group_bytes() / kGroupKeys;
+  for (int32_t lane = 0; lane < count; ++lane) {
+    const int32_t at = position.chosen.empty() ? token + lane : position.chosen[static_cast<size_t>(token + lane)];
+    std::memcpy(scratch + static_cast<size_t>(lane) * bytes, latent(at), bytes);
+  }
+  std::memset(scratch + static_cast<size_t>(count) * bytes, 0, static_cast<size_t>(kGroupKeys - count) * bytes);
+  return scratch;
+}
+
 /// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`. The other lanes are zeros.
 void KvBlocks::gather_group(const Position& position, int32_t token, int32_t count, std::byte* k, std::byte* v) const {
   const int32_t page_size = cache_.shape().page_size;
@@ -99,6 +115,9 @@ KvBlock KvBlocks::locate(const Position& position, int32_t turn) const {
         cache_.clear_values(partial_group, count);
         block.v[g] = partial_group;
       }
+    } else if (keeps_tokens(kernels_, cache_)) {
+      std::byte* const scratch = gathered_ + half * half_bytes(cache_) + static_cast<size_t>(g) * cache_.group_bytes();
+      block.k[g] = block.v[g] = tokens_at(position, token, count, scratch);
     } else {
       std::byte* const first = gathered_ + half * half_bytes(cache_);
       std::byte* const k = first + static_cast<size_t>(g) * cache_.group_bytes();
@@ -139,7 +158,8 @@ void KvBlocks::complete(const Position& position, const KvBlock& next, KvBlock& 
 
 void KvBlocks::prefetch_latents(const Position& position, KvBlock& block) const {
   const int32_t page_size = cache_.shape().page_size;
-  if (!cache_.has_latents() || page_size % kGroupKeys != 0 || !position.chosen.empty()) return;
+  if (!cache_.has_latents() || keeps_tokens(kernels_, cache_)) return;
+  if (page_size % kGroupKeys != 0 || !position.chosen.empty()) return;
   const PageId* const pages = pages_of(position.sequence);
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = position.first_key + g * kGroupKeys;

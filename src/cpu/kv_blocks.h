@@ -28,6 +28,11 @@ class KvBlocks {
   KvBlocks(const Kernels& kernels, const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer,
            std::byte* scratch);
 
+  /// Returns whether the blocks of a cache are latents in the order of tokens, for attention_block_latents.
+  [[nodiscard]] static bool keeps_tokens(const Kernels& kernels, const CpuKvCache& cache) {
+    return cache.has_latents() && cache.dtype() == tensor::DType::kBF16 && kernels.attention_block_latents != nullptr;
+  }
+
   /// Locates the keys of one turn. Tokens are gathered into the `turn % 2`th half of the scratch, which the previous
   /// turn's block does not read. A cache of codes gives addresses to prefetch only.
   [[nodiscard]] KvBlock locate(const Position& position, int32_t turn) const;
@@ -42,6 +47,8 @@ class KvBlocks {
   [[nodiscard]] const PageId* pages_of(size_t sequence) const {
     return batch_.pages.data() + batch_.page_begin[sequence];
   }
+  [[nodiscard]] const std::byte* tokens_at(const Position& position, int32_t token, int32_t count,
+                                           std::byte* scratch) const;
   void gather_group(const Position& position, int32_t token, int32_t count, std::byte* k, std::byte* v) const;
   [[nodiscard]] const std::byte* coded_group(const Position& position, int32_t token, int32_t count) const;
   void widen(const Position& position, KvBlock& block) const;
