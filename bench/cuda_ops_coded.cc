@@ -16,14 +16,19 @@ struct Format {
   cuda::WeightFormat format;
 };
 
-/// Formats of `--quantization w4`, of GPTQ and AWQ in groups of 128, of Q4_K, of FP8 in blocks of 128, and of `w8`.
+/// Formats of `--quantization w4`, of GPTQ and AWQ in groups of 128, of Q4_K, NVFP4, FP8 in blocks of 128, and `w8`,
+/// and of Q8_0, Q5_K and Q6_K.
 constexpr Format kFormats[] = {
     {"w4", {cuda::WeightCodes::kInt4, cuda::CodeScales::kBf16, 2}},
     {"gptq", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF16Zero, 1}},
-    {"q4_k", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF32Minimum, 2}},
+    {"q4_k", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF16Factors, 1}},
+    {"nvfp4", {cuda::WeightCodes::kTable4, cuda::CodeScales::kE4M3Halves, 1}},
     {"fp8", {cuda::WeightCodes::kE4M3, cuda::CodeScales::kF32, 1}},
     {"fp8x8", {cuda::WeightCodes::kE4M3Both, cuda::CodeScales::kF32, 1}},
     {"w8", {cuda::WeightCodes::kInt8, cuda::CodeScales::kBf16, 2}},
+    {"q8_0", {cuda::WeightCodes::kInt8, cuda::CodeScales::kF16, 2}},
+    {"q5_k", {cuda::WeightCodes::kInt8, cuda::CodeScales::kF16Factors, 1}},
+    {"q6_k", {cuda::WeightCodes::kInt8, cuda::CodeScales::kInt8Halves, 1}},
 };
 
 /// Copies of one weight that take turns. Random bits are codes and scales as good as any.

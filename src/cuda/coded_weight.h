@@ -37,10 +37,13 @@ class CodedPart {
   [[nodiscard]] const tensor::Fp8Matrix* fp8() const { return found<tensor::Fp8Matrix>(); }
   /// Returns whether all weights of a row from a column on to the next multiple of `inputs` share a scale.
   [[nodiscard]] bool shares_scale(int64_t col, int64_t inputs) const;
+  /// Returns whether they share the scale of a group of codes, without its further factors.
+  [[nodiscard]] bool shares_group(int64_t col, int64_t inputs) const;
   /// Returns the weights in bf16, [rows, cols].
   [[nodiscard]] std::vector<tensor::BFloat16> dequantized() const;
 
  private:
+  [[nodiscard]] bool is_within_group(int64_t group, int64_t col, int64_t inputs) const;
   template <class Matrix>
   [[nodiscard]] const Matrix* found() const {
     const auto* const pointer = std::get_if<const Matrix*>(&matrix_);
@@ -83,5 +86,12 @@ struct CodedWeight {
   [[nodiscard]] Source source_of(int32_t packed_row) const;
   void pack_row(const Source& source, int32_t panel_row, std::byte* to) const;
 };
+
+/// Checks that a part is small enough and has `cols` columns.
+void check_coded(const CodedPart& part, int64_t cols);
+/// Returns the description of a weight of one kind in all columns of its parts.
+[[nodiscard]] CodedWeight coded_weight(std::vector<CodedPart> parts, bool gate_up, MatrixInstruction by);
+/// Returns those of parts that are packed one above the other: a weight for each run of one kind.
+[[nodiscard]] std::vector<CodedWeight> coded_stack(std::span<const tensor::CodeMatrix> parts, MatrixInstruction by);
 
 }  // namespace millrace::cuda

@@ -118,13 +118,13 @@ class CudaBackend final : public Backend {
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
   bool packs_codes() const override { return true; }
-  bool fit_together(std::span<const CodeMatrix> parts) const override { return tensor::share_nibble_layout(parts); }
+  bool packs_all_codes() const override { return true; }
+  bool fit_together(std::span<const CodeMatrix> /*parts*/) const override { return true; }
   std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts) override {
-    CHECK(tensor::share_nibble_layout(parts), "matrices of 4 bits that do not fit together");
-    return loader_.pack_coded({parts.begin(), parts.end()}, false);
+    return loader_.pack_codes(parts);
   }
   std::unique_ptr<PackedWeight> pack_gate_up_codes(const CodeMatrix& gate, const CodeMatrix& up) override {
-    CHECK(tensor::share_nibble_layout(std::array{gate, up}), "gate and up of 4 bits that do not fit together");
+    CHECK(tensor::share_code_layout(gate, up), "{} and {}: codes of several kinds", gate.name, up.name);
     return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
   }
   std::unique_ptr<PackedWeight> pack_sharded_codes(const CodeMatrix& part, const SumShards& shards) override {
@@ -420,8 +420,10 @@ void CudaBackend::matmul(Matrix x, const PackedWeight& weight, const DeviceVecto
   const CudaWeight& packed = as_cuda(weight);
   const auto rows = static_cast<int32_t>(x.rows);
   const auto run = packed.is_sharded() ? cuda::sharded_matmul : cuda::matmul;
-  run(device_.compute.get(), spread(x, packed), packed.get(), values_of(bias), rows, out.data,
-      out.dtype == DType::kF32 ? OutputType::kF32 : OutputType::kBF16, gemm_scratch(packed, rows));
+  const OutputType type = out.dtype == DType::kF32 ? OutputType::kF32 : OutputType::kBF16;
+  for (const CudaWeight* part = &packed; part != nullptr; part = part->rest())
+    run(device_.compute.get(), spread(x, *part), part->get(), values_of(bias), rows, out.data, type,
+        gemm_scratch(*part, rows));
 }
 
 void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) {
@@ -429,20 +431,20 @@ void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceV
   check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
   const CudaWeight& packed = as_cuda(weight);
-  const auto rows = static_cast<int32_t>(x.rows);
   CHECK(!packed.get().is_f32, "a weight in f32 is for matmul");
   const auto run = packed.is_sharded() ? cuda::sharded_matmul_add : cuda::matmul_add;
-  run(device_.compute.get(), spread(x, packed), packed.get(), values_of(bias), rows, floats(hidden),
-      gemm_scratch(packed, rows));
+  for (const CudaWeight* part = &packed; part != nullptr; part = part->rest())
+    run(device_.compute.get(), spread(x, *part), part->get(), values_of(bias), static_cast<int32_t>(x.rows),
+        floats(hidden), gemm_scratch(*part, static_cast<int32_t>(x.rows)));
 }
 
 void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) {
   check_inside();
   check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
   check_matrix("out", out, DType::kBF16, x.rows, weight.out_features());
-  const auto rows = static_cast<int32_t>(x.rows);
-  cuda::matmul_silu_mul(device_.compute.get(), x.data, as_cuda(weight).get(), rows, out.data,
-                        gemm_scratch(as_cuda(weight), rows));
+  std::byte* const scratch = gemm_scratch(as_cuda(weight), static_cast<int32_t>(x.rows));
+  cuda::matmul_silu_mul(device_.compute.get(), x.data, as_cuda(weight).get(), static_cast<int32_t>(x.rows), out.data,
+                        scratch);
 }
 
 void CudaBackend::fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,

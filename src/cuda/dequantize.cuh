@@ -7,25 +7,58 @@
 
 namespace millrace::cuda {
 
-/// A unit's scale: a weight is (n - zero) · factor + minimum.
+/// A unit's scale: a weight is (n - zero) · factor + minimum. With factors of 16 inputs the second half has its own.
 struct UnitScale {
   float factor = 0.0f;
+  float second = 0.0f;
   float zero = 0.0f;
   float minimum = 0.0f;
-  __device__ UnitScale(CodeScales scales, const std::byte* from) {
+  __device__ UnitScale(const WeightFormat& format, const std::byte* from, int half) {
     const auto word = [from] { return *reinterpret_cast<const uint32_t*>(from); };
-    switch (scales) {
-      case CodeScales::kBf16: factor = bf16_to_float(*reinterpret_cast<const uint16_t*>(from)); return;
-      case CodeScales::kBf16Zero: factor = bf16_to_float(static_cast<uint16_t>(word() >> 16)); break;
-      case CodeScales::kF16Zero: factor = binary16_to_float(static_cast<uint16_t>(word() >> 16)); break;
-      case CodeScales::kF32: factor = *reinterpret_cast<const float*>(from); return;
+    switch (format.scales) {
+      case CodeScales::kBf16: factor = bf16_to_float(*reinterpret_cast<const uint16_t*>(from)); break;
+      case CodeScales::kF16:
+        factor = binary16_to_float(*reinterpret_cast<const uint16_t*>(from));
+        if (format.codes == WeightCodes::kInt4) zero = 8.0f;
+        break;
+      case CodeScales::kBf16Zero:
+      case CodeScales::kF16Zero: {
+        const auto bits = static_cast<uint16_t>(word() >> 16);
+        factor = format.scales == CodeScales::kBf16Zero ? bf16_to_float(bits) : binary16_to_float(bits);
+        zero = static_cast<float>(static_cast<int16_t>(word() & 0xFFFFu));
+        break;
+      }
+      case CodeScales::kF32: factor = *reinterpret_cast<const float*>(from); break;
       case CodeScales::kF32Zero:
       case CodeScales::kF32Minimum:
         factor = reinterpret_cast<const float*>(from)[0];
-        (scales == CodeScales::kF32Zero ? zero : minimum) = reinterpret_cast<const float*>(from)[1];
-        return;
+        (format.scales == CodeScales::kF32Zero ? zero : minimum) = reinterpret_cast<const float*>(from)[1];
+        break;
+      case CodeScales::kE4M3Halves:
+      case CodeScales::kInt8Halves: read_halves(format, from, half); return;
+      case CodeScales::kF16Factors: {
+        const uint32_t factors = *reinterpret_cast<const uint16_t*>(from + factors_offset(format, half));
+        factor = binary16_to_float(static_cast<uint16_t>(word() & 0xFFFFu)) * low_integer(factors);
+        minimum = binary16_to_float(static_cast<uint16_t>(word() >> 16)) * low_integer(factors >> 8);
+        break;
+      }
     }
-    zero = static_cast<float>(word() & 0xFFFFu);
+    second = factor;
+  }
+
+ private:
+  __device__ static float low_integer(uint32_t bytes) { return static_cast<float>(static_cast<int8_t>(bytes & 0xFFu)); }
+  __device__ void read_halves(const WeightFormat& format, const std::byte* from, int half) {
+    const float both = *reinterpret_cast<const float*>(from);
+    const uint32_t factors = *reinterpret_cast<const uint16_t*>(from + factors_offset(format, half));
+    if (format.scales == CodeScales::kE4M3Halves) {
+      const uint32_t numbers = e4m3_pair_to_bf16(factors, 0);
+      factor = both * __uint_as_float(numbers << 16);
+      second = both * __uint_as_float(numbers & 0xFFFF0000u);
+    } else {
+      factor = both * low_integer(factors);
+      second = both * low_integer(factors >> 8);
+    }
   }
 };
 
@@ -75,7 +108,8 @@ __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t codes) {
   return __byte_perm(low, high, 0x3210u | (codes >> 1 & 0x4444u));
 }
 
-/// Dequantizes a unit of kTable4. `weight(f)` gives the weight of an integer n for f = n + 2^23 + 128.
+/// Dequantizes a unit of kTable4. `weight(second, f)` gives the weight of an integer n of a half for
+/// f = n + 2^23 + 128.
 template <class Weight>
 __device__ void dequantize_table4(const uint32_t (&codes)[4], const uint32_t (&table)[4], std::byte* tile, int row,
                                   int half, const Weight& weight) {
@@ -83,12 +117,13 @@ __device__ void dequantize_table4(const uint32_t (&codes)[4], const uint32_t (&t
   for (int i = 0; i < 4; ++i) {
     const uint32_t even = look_up(table, codes[i]);
     const uint32_t odd = look_up(table, codes[i] >> 16);
-    store_weights(tile, row, half * 4 + i,
-                  [&](int j) { return pack_bf16(weight(byte_to_float(even, j)), weight(byte_to_float(odd, j))); });
+    store_weights(tile, row, half * 4 + i, [&](int j) {
+      return pack_bf16(weight(i / 2, byte_to_float(even, j)), weight(i / 2, byte_to_float(odd, j)));
+    });
   }
 }
 
-/// Dequantizes the part of a unit of kInt8. `weight` is that of dequantize_table4().
+/// Dequantizes the part of a unit of kInt8, which is a half. `weight(f)` gives the weight of n for f = n + 2^23 + 128.
 template <class Weight>
 __device__ void dequantize_int8(const uint32_t (&codes)[4], std::byte* tile, int row, int first_chunk,
                                 const Weight& weight) {
@@ -158,22 +193,26 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
     }
     return;
   }
-  const UnitScale scale(format.scales, scale_at);
-  if (format.codes == WeightCodes::kInt4 && format.scales == CodeScales::kF16Zero) {
+  const UnitScale scale(format, scale_at, half);
+  if (format.codes == WeightCodes::kInt4 &&
+      (format.scales == CodeScales::kF16Zero || format.scales == CodeScales::kF16)) {
     // (128 + z) · s has at most 20 bits, so that the sum is rounded once, as (n - z) · s.
     const float minus = -((kInt4Base + scale.zero) * scale.factor);
     return dequantize_int4(codes, tile, row, half, [&](float f) { return __fmaf_rn(f, scale.factor, minus); });
   }
   const float zero = (format.codes == WeightCodes::kInt4 ? kInt4Base : kByteBase) + scale.zero;
-  const auto weight = [&](float f) { return (f - zero) * scale.factor + scale.minimum; };
-  if (format.codes == WeightCodes::kInt4) return dequantize_int4(codes, tile, row, half, weight);
+  const auto weight = [&](int second, float f) {
+    return (f - zero) * (second != 0 ? scale.second : scale.factor) + scale.minimum;
+  };
+  const auto in_first = [&](float f) { return weight(0, f); };
+  if (format.codes == WeightCodes::kInt4) return dequantize_int4(codes, tile, row, half, in_first);
   if (format.codes == WeightCodes::kTable4) {
     return dequantize_table4(codes, format.integers, tile, row, half, weight);
   }
   uint32_t rest[4];
   read_part(step + part_offset(format.codes, row, half, 1), rest);
-  dequantize_int8(codes, tile, row, half * 4, weight);
-  dequantize_int8(rest, tile, row, half * 4 + 2, weight);
+  dequantize_int8(codes, tile, row, half * 4, in_first);
+  dequantize_int8(rest, tile, row, half * 4 + 2, [&](float f) { return weight(1, f); });
 }
 
 /// Calls dequantize_unit(), without a further copy of its code. The format is a value, since one by reference would

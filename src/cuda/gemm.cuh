@@ -27,7 +27,9 @@ struct GemmParams {
   Epilogue epilogue = Epilogue::kStoreF32;
   ShardSteps shards = {};  ///< the splits of a sum with shards
   WeightFormat format = {};
-  int32_t first_panel = 0;  ///< of the matrix, where `weight` and `panels` are a part of it
+  int32_t first_panel = 0;   ///< of the matrix, where `weight` and `panels` are a part of it
+  int32_t first_column = 0;  ///< of out and bias, for the first feature
+  int32_t columns = 0;       ///< of out; 0: features
 };
 
 /// Returns the first step of a split; for `splits` it is the end.
@@ -367,11 +369,13 @@ struct SiluMul {
 /// Applies the epilogue to up to four adjacent features of a row and stores them.
 __device__ inline void store_outputs(const GemmParams& p, const float (&sums)[4], int32_t row, int32_t feature) {
   const int32_t count = min(4, p.features - feature);
-  const size_t at = static_cast<size_t>(row) * p.features + feature;
-  const bool whole = p.features % 4 == 0;
+  const int32_t columns = p.columns > 0 ? p.columns : p.features;
+  const int32_t column = p.first_column + feature;
+  const size_t at = static_cast<size_t>(row) * columns + column;
+  const bool whole = (p.features | columns | p.first_column) % 4 == 0;
   float values[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) values[i] = i < count && p.bias != nullptr ? sums[i] + p.bias[feature + i] : sums[i];
+  for (int i = 0; i < 4; ++i) values[i] = i < count && p.bias != nullptr ? sums[i] + p.bias[column + i] : sums[i];
   if (p.epilogue == Epilogue::kStoreBf16 || p.epilogue == Epilogue::kSiluMul) {
     auto* out = static_cast<uint16_t*>(p.out) + at;
     if (whole) {

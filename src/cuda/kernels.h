@@ -152,11 +152,15 @@ enum class WeightCodes : int32_t {
 /// How the integer n of a code becomes a weight: each operation rounds to f32, and the result is rounded to bf16.
 enum class CodeScales : int32_t {
   kBf16,        ///< s: n · s; with kInt4 (n - 8) · s
-  kBf16Zero,    ///< a 16-bit integer z, and s: (n - z) · s
+  kF16,         ///< the same with an f16
+  kBf16Zero,    ///< a signed 16-bit integer z, and s: (n - z) · s
   kF16Zero,     ///< the same with an f16
   kF32,         ///< f32 s: n · s
   kF32Zero,     ///< f32 s and z: (n - z) · s
   kF32Minimum,  ///< f32 s and m: n · s + m
+  kE4M3Halves,  ///< f32 s, and a factor h in E4M3 for each 16 inputs: n · (s · h); not with kInt4
+  kInt8Halves,  ///< the same with integers from -128 to 127
+  kF16Factors,  ///< f16 s and m, and integers h and g for each 32 inputs: n · (s · h) + m · g
 };
 /// The format of a packed weight. Its layout is in weight_layout.h.
 struct WeightFormat {
@@ -177,6 +181,8 @@ struct DeviceWeight {
   int32_t out_features = 0;
   int32_t in_features = 0;
   int32_t whole_features = 0;  ///< of all ranks, from which the splits of sums follow; 0: out_features
+  int32_t first_column = 0;    ///< of the output and the bias, where the weight gives some columns of `columns`
+  int32_t columns = 0;         ///< of the output; 0: out_features
   bool gate_up = false;
   MatrixInstruction by = MatrixInstruction::kMma;
   DeviceShards shards = {};  ///< of inputs; they begin with whole steps

@@ -28,7 +28,9 @@ GemmParams params_of(const Operands& given) {
           .panels = panel_count(weight.out_features, weight.gate_up),
           .splits = splits_of_weight(weight, step_count(weight.in_features)),
           .epilogue = given.epilogue,
-          .format = weight.format};
+          .format = weight.format,
+          .first_column = weight.first_column,
+          .columns = weight.columns};
 }
 
 void run_gemm(cudaStream_t stream, const Operands& given) {

@@ -8,7 +8,7 @@
 /// A panel of 64 rows consists of steps of 64 inputs. A step begins with its codes [half of 32 inputs][16-byte
 /// part][row 64][16 bytes]; a half of a row is a unit, which one thread dequantizes. Codes of 8 bits are in the order
 /// of inputs. A word of codes of 4 bits has the inputs 0, 2, 4, 6, 1, 3, 5, 7 of its eight, from its lowest bits on.
-/// The scales [scales_per_step][row 64] follow.
+/// The scales [scales_per_step][row 64] follow. One with further factors has room for those of 64 inputs.
 namespace millrace::cuda {
 
 constexpr int32_t kPanelRows = 64;
@@ -58,14 +58,22 @@ constexpr int32_t step_code_bytes(WeightCodes codes) {
 /// Returns the bytes of one scale with what shifts its weights.
 constexpr int32_t scale_bytes(CodeScales scales) {
   switch (scales) {
-    case CodeScales::kBf16: return 2;
+    case CodeScales::kBf16:
+    case CodeScales::kF16: return 2;
     case CodeScales::kBf16Zero:
     case CodeScales::kF16Zero:
     case CodeScales::kF32: return 4;
     case CodeScales::kF32Zero:
-    case CodeScales::kF32Minimum: break;
+    case CodeScales::kF32Minimum:
+    case CodeScales::kE4M3Halves:
+    case CodeScales::kInt8Halves:
+    case CodeScales::kF16Factors: break;
   }
   return 8;
+}
+/// Returns whether scales have further factors, two bytes for each unit.
+constexpr bool has_factors(CodeScales scales) {
+  return scales == CodeScales::kE4M3Halves || scales == CodeScales::kInt8Halves || scales == CodeScales::kF16Factors;
 }
 /// Returns the bytes of one step of a panel.
 constexpr int32_t step_bytes(const WeightFormat& format) {
@@ -80,6 +88,10 @@ constexpr int32_t part_offset(WeightCodes codes, int32_t row, int32_t half, int3
 constexpr int32_t scale_offset(const WeightFormat& format, int32_t row, int32_t half) {
   const int32_t which = format.scales_per_step > 1 ? half : 0;
   return step_code_bytes(format.codes) + (which * kPanelRows + row) * scale_bytes(format.scales);
+}
+/// Returns the offset in a scale with factors of those of a unit.
+constexpr int32_t factors_offset(const WeightFormat& format, int32_t half) {
+  return 4 + (format.scales_per_step > 1 ? 0 : half * 2);
 }
 /// Returns the bytes of a panel of a packed weight that is not in bf16.
 constexpr size_t coded_panel_bytes(const DeviceWeight& weight) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 #include <stdexcept>
 
 #include "base/check.h"
@@ -41,32 +42,6 @@ void check_matrix(const tensor::HostTensor& tensor) {
 void check_pair(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
   check_matrix(gate);
   CHECK(gate.shape == up.shape, "gate {} and up {} differ", gate.shape.to_string(), up.shape.to_string());
-}
-
-std::vector<PackedColumns> all_columns(const CodedPart& part) {
-  return {{.packed = 0, .source = 0, .count = part.cols()}};
-}
-
-void check_coded(const CodedPart& part, int64_t cols) {
-  CHECK(part.rows() <= INT32_MAX && part.cols() <= INT32_MAX, "{}: [{}, {}]", part.name(), part.rows(), part.cols());
-  CHECK(part.cols() == cols, "{}: [{}, {}] with rows of {}", part.name(), part.rows(), part.cols(), cols);
-}
-
-/// Returns the description of a weight of 4 or 8 bits in all columns of its parts.
-CodedWeight coded_weight(std::vector<CodedPart> parts, bool gate_up, MatrixInstruction by) {
-  CHECK(!parts.empty(), "a weight without parts");
-  DeviceWeight weight{.in_features = static_cast<int32_t>(parts.front().cols()), .gate_up = gate_up, .by = by};
-  for (const CodedPart& part : parts) {
-    check_coded(part, parts.front().cols());
-    weight.out_features += static_cast<int32_t>(part.rows());
-  }
-  if (gate_up) {
-    CHECK(parts.size() == 2 && parts[0].rows() == parts[1].rows(), "{}: gate and up differ", parts[0].name());
-    weight.out_features /= 2;
-  }
-  std::vector<PackedColumns> columns = all_columns(parts.front());
-  weight.format = format_of(parts, columns);
-  return {.parts = std::move(parts), .columns = std::move(columns), .weight = weight};
 }
 
 }  // namespace
@@ -245,6 +220,17 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> part
   CodedWeight coded = coded_weight(std::move(parts), gate_up, device_.products);
   if (device_.fp8_products && can_multiply_fp8(coded.parts, coded.columns)) coded.weight.format = kFp8Products;
   return load_coded(std::move(coded));
+}
+
+std::unique_ptr<CudaWeight> WeightLoader::pack_codes(std::span<const tensor::CodeMatrix> parts) {
+  std::vector<CodedWeight> kinds = coded_stack(parts, device_.products);
+  std::unique_ptr<CudaWeight> weight;
+  for (CodedWeight& kind : kinds | std::views::reverse) {
+    std::unique_ptr<CudaWeight> own = load_coded(std::move(kind));
+    own->set_rest(std::move(weight));
+    weight = std::move(own);
+  }
+  return weight;
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "cuda/coded_weight.h"
@@ -27,12 +28,20 @@ class CudaWeight final : public tensor::PackedWeight {
   /// Takes a weight. One with shards has them in columns that are `shards` of x.
   CudaWeight(tensor::Buffer packed, DeviceWeight weight, const DeviceShards& shards = {})
       : packed_(std::move(packed)), weight_(weight), shards_(shards) {}
-  [[nodiscard]] int64_t out_features() const override { return weight_.out_features; }
+  [[nodiscard]] int64_t out_features() const override {
+    return weight_.columns > 0 ? weight_.columns : weight_.out_features;
+  }
   [[nodiscard]] int64_t in_features() const override {
     return is_sharded() ? shards_.border[shards_.count] : weight_.in_features;
   }
-  void set_whole_features(int64_t count) override { weight_.whole_features = static_cast<int32_t>(count); }
+  void set_whole_features(int64_t count) override {
+    weight_.whole_features = static_cast<int32_t>(count);
+    if (rest_) rest_->set_whole_features(count);
+  }
   [[nodiscard]] const DeviceWeight& get() const { return weight_; }
+  /// Returns the weight of the output's next columns, whose format differs; null: there are none.
+  [[nodiscard]] const CudaWeight* rest() const { return rest_.get(); }
+  void set_rest(std::unique_ptr<CudaWeight> rest) { rest_ = std::move(rest); }
   [[nodiscard]] bool is_sharded() const { return shards_.count > 0; }
   /// Returns the shards as columns of x.
   [[nodiscard]] const DeviceShards& shards() const { return shards_; }
@@ -43,16 +52,24 @@ class CudaWeight final : public tensor::PackedWeight {
   tensor::Buffer packed_;
   DeviceWeight weight_;
   DeviceShards shards_;
+  std::unique_ptr<CudaWeight> rest_;  // never of a weight with shards, or of gate and up
 };
 
-/// Returns the scratch bytes of a GEMM of up to `rows` rows.
-[[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
+/// Returns the scratch bytes of a GEMM of up to `rows` rows with a weight of one kind.
+[[nodiscard]] inline size_t own_scratch_bytes(const CudaWeight& weight, int32_t rows) {
   const DeviceWeight& packed = weight.get();
   if (packed.format.codes == WeightCodes::kE4M3Both) return fp8_workspace_bytes(packed, rows);
   if (packed.is_f32) return 0;
   if (packed.format.codes != WeightCodes::kBf16) return dequantizing_workspace_bytes(packed, rows);
   if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);
   return matmul_workspace_bytes(packed, rows);
+}
+/// Returns the scratch bytes of a GEMM of up to `rows` rows.
+[[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
+  size_t most = 0;
+  for (const CudaWeight* part = &weight; part != nullptr; part = part->rest())
+    most = std::max(most, own_scratch_bytes(*part, rows));
+  return most;
 }
 /// Returns the scratch bytes of rows of x with zeros between the shards.
 [[nodiscard]] inline size_t spread_scratch_bytes(const CudaWeight& weight, int64_t rows) {
@@ -123,8 +140,10 @@ class WeightLoader {
                                                          const tensor::SumShards& shards);
   /// Packs matrices of one shape as weights of their own, one after another.
   [[nodiscard]] tensor::Buffer pack_each(std::span<const tensor::HostTensor> matrices);
-  /// Packs weights of 4 or 8 bits one above the other or, with `gate_up`, as a pair.
+  /// Packs weights of 4 or 8 bits of one kind one above the other or, with `gate_up`, as a pair.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_coded(std::vector<CodedPart> parts, bool gate_up);
+  /// Implements Backend::pack_codes. Neighbours of one kind become one weight.
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack_codes(std::span<const tensor::CodeMatrix> parts);
   /// Packs such a weight whose sums have shards. Where a shard cuts 32 inputs with one scale, the weight becomes bf16.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards);
   /// Implements Backend::make_embedding.

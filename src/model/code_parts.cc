@@ -30,7 +30,7 @@ bool keep_codes(std::span<const CodeSource> sources, KeptCodes kept) {
   const auto first = kind_of(sources.front(), kept);
   return first && std::ranges::all_of(sources, [&](const CodeSource& source) {
            const auto kind = kind_of(source, kept);
-           return kind == first || (kept.all && kind && has_e4m3_halves(kind) == has_e4m3_halves(first));
+           return kind == first || (kept.mixed && kind && has_e4m3_halves(kind) == has_e4m3_halves(first));
          });
 }
 
@@ -59,7 +59,7 @@ std::vector<CodeMatrix> code_matrices(std::span<const CodeSource> sources, KeptC
   std::vector<CodeMatrix> matrices;
   for (const CodeSource& source : sources) {
     const auto kind = kind_of(source, kept);
-    const bool is_kept = keeps_all || (kept.all && kind && !has_e4m3_halves(kind));
+    const bool is_kept = keeps_all || (kept.mixed && kind && !has_e4m3_halves(kind));
     const CodeStorage& storage = memory.emplace_back(is_kept ? weights::to_codes(*source.stored, source.rows, threads)
                                                              : quantized(source, threads));
     const CodeMatrix whole = storage.view();

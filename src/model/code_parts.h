@@ -25,10 +25,14 @@ struct CodeSource {
   std::optional<tensor::TermRange> columns = {};  ///< of either, where the rank has not all
 };
 
+/// How weights are packed together: one above the other, or gate with up and the experts of a layer.
+enum class PackedTogether : uint8_t { kStacked, kPaired };
+
 /// Which stored codes can be packed.
 struct KeptCodes {
-  bool all = false;  ///< also those of 8 bits, groups of 16 columns, and several kinds together
-  int max_bits = 8;  ///< of codes in memory; others are quantized
+  bool all = false;    ///< also those of 8 bits and of groups of 16 columns
+  bool mixed = false;  ///< also several kinds together
+  int max_bits = 8;    ///< of codes in memory; others are quantized
 };
 
 /// Returns whether weights that are packed together can keep the codes in which they are stored. `shards`, unless null,
@@ -36,7 +40,7 @@ struct KeptCodes {
 [[nodiscard]] bool can_keep_codes(std::span<const CodeSource> sources, KeptCodes kept, const tensor::SumShards* shards);
 
 /// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
-/// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.all`, all are quantized if one is. `memory` holds them.
+/// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.mixed`, all are quantized if one is. `memory` holds them.
 /// At most `threads` threads work; 0: one per processor.
 [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const CodeSource> sources, KeptCodes kept,
                                                             int32_t threads, std::deque<tensor::CodeStorage>& memory);

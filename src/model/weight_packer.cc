@@ -26,6 +26,7 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
               .keeps_fp8 = backend.packs_fp8() && backend.compute_dtype() == tensor::DType::kBF16,
               .keeps_codes = backend.packs_codes() && backend.compute_dtype() == tensor::DType::kBF16,
               .keeps_all_codes = backend.packs_all_codes(),
+              .mixes_paired_codes = backend.mixes_paired_codes(),
               .threads = options.threads}) {}
 
 Result<void> WeightPacker::resolve(std::vector<TensorSpec> specs) {
@@ -36,8 +37,8 @@ Result<void> WeightPacker::resolve(std::vector<TensorSpec> specs) {
   return {};
 }
 
-PackedBits WeightPacker::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const {
-  return parts_.packed_bits(names, shards);
+PackedBits WeightPacker::packed_bits(std::span<const std::string> names, PackedTogether together) const {
+  return parts_.packed_bits(names, nullptr, together);
 }
 
 std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string_view name,
@@ -98,7 +99,7 @@ std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(const std::vector<std
 std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::string>& names) {
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
-  const PackedBits bits = packed_bits(names);
+  const PackedBits bits = parts_.packed_bits(names, nullptr, PackedTogether::kStacked);
   std::vector<W8Matrix> matrices;
   std::vector<Fp8Matrix> fp8_parts;
   std::vector<HostTensor> plain_parts;
@@ -108,7 +109,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::
     if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
   }
   switch (bits) {
-    case PackedBits::k4: weight = backend_.pack_codes(code_matrices(names, memory)); break;
+    case PackedBits::k4: weight = backend_.pack_codes(code_matrices(names, PackedTogether::kStacked, memory)); break;
     case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
     case PackedBits::kFp8: weight = backend_.pack_fp8(fp8_parts); break;
     case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
@@ -123,8 +124,10 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::stri
   if (is_encoder_) return pack({name});
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
-  switch (packed_bits({&name, 1}, &shards)) {
-    case PackedBits::k4: weight = backend_.pack_sharded_codes(code_matrices({&name, 1}, memory).front(), shards); break;
+  switch (parts_.packed_bits({&name, 1}, &shards, PackedTogether::kStacked)) {
+    case PackedBits::k4:
+      weight = backend_.pack_sharded_codes(code_matrices({&name, 1}, PackedTogether::kStacked, memory).front(), shards);
+      break;
     case PackedBits::k8: weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards); break;
     case PackedBits::kFp8: weight = backend_.pack_sharded_fp8(parts_.fp8_matrix(name), shards); break;
     case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
@@ -138,9 +141,9 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
   PackingMemory memory;
   std::unique_ptr<tensor::PackedWeight> weight;
   // A tied head is the embedding, of which the rank has all rows.
-  switch (packed_bits({&name, 1})) {
+  switch (parts_.packed_bits({&name, 1}, nullptr, PackedTogether::kStacked)) {
     case PackedBits::k4: {
-      CodeMatrix head = code_matrices({&name, 1}, memory).front();
+      CodeMatrix head = code_matrices({&name, 1}, PackedTogether::kStacked, memory).front();
       if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
       if (head.rows < rows) head = memory.codes.emplace_back(tensor::padded_rows(head, rows)).view();
       weight = backend_.pack_codes({&head, 1});
@@ -209,9 +212,9 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
   const std::array pair{gate, up};
-  switch (packed_bits(pair)) {
+  switch (parts_.packed_bits(pair, nullptr, PackedTogether::kPaired)) {
     case PackedBits::k4: {
-      const std::vector<CodeMatrix> parts = code_matrices(pair, memory);
+      const std::vector<CodeMatrix> parts = code_matrices(pair, PackedTogether::kPaired, memory);
       weight = backend_.pack_gate_up_codes(parts[0], parts[1]);
       break;
     }
@@ -238,9 +241,10 @@ void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, s
   const std::string& down = names.back();
   switch (bits) {
     case PackedBits::k4: {
-      const std::vector<CodeMatrix> inputs = code_matrices(names.first(names.size() - 1), memory);
+      const std::vector<CodeMatrix> inputs =
+          code_matrices(names.first(names.size() - 1), PackedTogether::kPaired, memory);
       experts.add_codes(gated ? inputs.front() : CodeMatrix{}, inputs.back(),
-                        code_matrices({&down, 1}, memory).front());
+                        code_matrices({&down, 1}, PackedTogether::kPaired, memory).front());
       break;
     }
     case PackedBits::k8: {
@@ -283,8 +287,9 @@ void WeightPacker::release_shared(std::span<const std::string> names) const {
   for (const std::string& name : stored) release(name);
 }
 
-std::vector<CodeMatrix> WeightPacker::code_matrices(std::span<const std::string> names, PackingMemory& memory) const {
-  return parts_.code_matrices(names, memory);
+std::vector<CodeMatrix> WeightPacker::code_matrices(std::span<const std::string> names, PackedTogether together,
+                                                    PackingMemory& memory) const {
+  return parts_.code_matrices(names, together, memory);
 }
 
 int64_t WeightPacker::whole_rows(std::span<const std::string> names) const {

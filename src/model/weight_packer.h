@@ -38,7 +38,7 @@ class WeightPacker {
   [[nodiscard]] const tensor::HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
   /// Returns how weights are packed together: see WeightParts.
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
-                                       const tensor::SumShards* shards = nullptr) const;
+                                       PackedTogether together = PackedTogether::kStacked) const;
 
   /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded row by
   /// row as tokens need it, or into `decoded` where the backend does not do that.
@@ -104,7 +104,8 @@ class WeightPacker {
   tensor::W8Matrix matrix(std::string_view name, PackingMemory& memory) const {
     return parts_.matrix(part(name), memory);
   }
-  std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names, PackingMemory& memory) const;
+  std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names, PackedTogether together,
+                                                PackingMemory& memory) const;
 
   /// Returns the rows of weights that are packed together, as all ranks have them.
   [[nodiscard]] int64_t whole_rows(std::span<const std::string> names) const;

@@ -160,21 +160,24 @@ const WeightPart& WeightParts::part(std::string_view name) const {
   return found->second;
 }
 
-PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const {
+PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
+                                    PackedTogether together) const {
   if (config_.quantization == Quantization::kW4) return PackedBits::k4;
   if (config_.quantization == Quantization::kNone) {
     const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
     if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept)) return PackedBits::kFp8;
-    return options_.keeps_codes && can_keep_codes(code_sources(names), kept_codes(), shards) ? PackedBits::k4
-                                                                                             : PackedBits::kCompute;
+    const bool keeps = options_.keeps_codes && can_keep_codes(code_sources(names), kept_codes(together), shards);
+    return keeps ? PackedBits::k4 : PackedBits::kCompute;
   }
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
   const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
   return is_packed ? PackedBits::k8 : PackedBits::kCompute;
 }
 
-KeptCodes WeightParts::kept_codes() const {
-  return {.all = options_.keeps_all_codes, .max_bits = config_.quantization == Quantization::kW4 ? 4 : 8};
+KeptCodes WeightParts::kept_codes(PackedTogether together) const {
+  return {.all = options_.keeps_all_codes,
+          .mixed = together == PackedTogether::kStacked ? options_.keeps_all_codes : options_.mixes_paired_codes,
+          .max_bits = config_.quantization == Quantization::kW4 ? 4 : 8};
 }
 
 std::vector<CodeSource> WeightParts::code_sources(std::span<const std::string> names) const {
@@ -230,13 +233,13 @@ tensor::Fp8Matrix WeightParts::fp8_matrix(std::string_view name) const {
   return found.columns ? tensor::column_slice(std::move(rows), *found.columns) : rows;
 }
 
-std::vector<tensor::CodeMatrix> WeightParts::code_matrices(std::span<const std::string> names,
+std::vector<tensor::CodeMatrix> WeightParts::code_matrices(std::span<const std::string> names, PackedTogether together,
                                                            PackingMemory& memory) const {
   std::vector<CodeSource> sources = code_sources(names);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].stored == nullptr) sources[i].plain = plain(part(names[i]), memory);
   }
-  return model::code_matrices(sources, kept_codes(), options_.threads, memory.codes);
+  return model::code_matrices(sources, kept_codes(together), options_.threads, memory.codes);
 }
 
 }  // namespace millrace::model

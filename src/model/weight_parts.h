@@ -44,11 +44,12 @@ struct PackingMemory {
 
 /// What WeightParts converts stored weights to.
 struct ConversionOptions {
-  bool rounds_to_bf16 = false;   ///< decoded weights are rounded to bf16
-  bool keeps_fp8 = false;        ///< weights that are stored in E4M3 keep it, without a quantization
-  bool keeps_codes = false;      ///< weights that are stored in 4 bits keep them, without a quantization
-  bool keeps_all_codes = false;  ///< those in other codes of tensor/code_matrix.h too, and several kinds together
-  int32_t threads = 0;           ///< that decode and quantize; 0: one per processor
+  bool rounds_to_bf16 = false;      ///< decoded weights are rounded to bf16
+  bool keeps_fp8 = false;           ///< weights that are stored in E4M3 keep it, without a quantization
+  bool keeps_codes = false;         ///< weights that are stored in 4 bits keep them, without a quantization
+  bool keeps_all_codes = false;     ///< those in other codes of tensor/code_matrix.h too, and several kinds in a stack
+  bool mixes_paired_codes = false;  ///< several kinds in gate and up, and in the experts of a layer
+  int32_t threads = 0;              ///< that decode and quantize; 0: one per processor
 };
 
 /// A rank's parts of the weights of a span, as the checkpoint stores them, and their conversion to what backends pack.
@@ -66,7 +67,8 @@ class WeightParts {
   [[nodiscard]] const WeightPart& part(std::string_view name) const;
   /// Returns the bits in which weights are packed together. `shards` are those of their columns, if any. The answer
   /// depends on the model alone, so that every count of ranks gives the same bits.
-  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const;
+  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
+                                       PackedTogether together) const;
   /// Returns the rows of a part as floating point: in place, decoded, or copied into their order.
   [[nodiscard]] tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const;
   /// Returns the columns of a part that is not stored in 8 bits.
@@ -77,14 +79,14 @@ class WeightParts {
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
   /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices().
   [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names,
-                                                              PackingMemory& memory) const;
+                                                              PackedTogether together, PackingMemory& memory) const;
 
  private:
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
-  [[nodiscard]] KeptCodes kept_codes() const;
+  [[nodiscard]] KeptCodes kept_codes(PackedTogether together) const;
   /// Returns the parts as sources of codes, without their floating point.
   [[nodiscard]] std::vector<CodeSource> code_sources(std::span<const std::string> names) const;
 

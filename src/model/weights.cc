@@ -249,8 +249,10 @@ class LayerLoader {
     std::vector<std::string> downs;
     const size_t parts = expert_parts(layer_.feed_forward).size();
     for (size_t i = 0; i < names.size(); ++i) (i % parts + 1 == parts ? downs : gates_and_ups).push_back(names[i]);
-    const PackedBits of_downs = packer_.packed_bits(downs);
-    return of_downs == packer_.packed_bits(gates_and_ups) ? of_downs : packer_.packed_bits(names);
+    const PackedBits of_downs = packer_.packed_bits(downs, PackedTogether::kPaired);
+    return of_downs == packer_.packed_bits(gates_and_ups, PackedTogether::kPaired)
+               ? of_downs
+               : packer_.packed_bits(names, PackedTogether::kPaired);
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {

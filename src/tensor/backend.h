@@ -190,7 +190,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 7;
+inline constexpr int kArithmeticRevision = 8;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -232,8 +232,10 @@ class Backend {
   /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 bits. Where quantizes_inputs() says
   /// so, they quantize inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_codes() const { return false; }
-  /// Returns whether they also take codes of 8 bits, half_scales, and matrices of several kinds together.
+  /// Returns whether they also take codes of 8 bits and half_scales, and pack_codes matrices of several kinds.
   [[nodiscard]] virtual bool packs_all_codes() const { return false; }
+  /// Returns whether gate and up, and the experts of a layer, may differ in their kinds of codes too.
+  [[nodiscard]] virtual bool mixes_paired_codes() const { return false; }
   /// Returns whether matrices can be packed together.
   [[nodiscard]] virtual bool fit_together(std::span<const CodeMatrix> /*parts*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts);

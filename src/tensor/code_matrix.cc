@@ -157,9 +157,13 @@ uint8_t CodeMatrix::code(int64_t row, int64_t col) const {
   return codes[row * row_bytes() + at / 2] >> (at % 2 * 4) & 15;
 }
 
+float CodeMatrix::group_scale(int64_t row, int64_t col) const {
+  return element(scales, scale_dtype, row * groups() + (first_col + col) / group);
+}
+
 float CodeMatrix::scale(int64_t row, int64_t col) const {
   const int64_t at = first_col + col;
-  const float scale = element(scales, scale_dtype, row * groups() + at / group);
+  const float scale = group_scale(row, col);
   if (half_scales != nullptr) {
     const uint8_t factor = half_scales[row * halves() + at / kCodeHalf];
     return scale *

@@ -75,6 +75,8 @@ struct CodeMatrix {
   [[nodiscard]] int64_t row_bytes() const { return (stored_cols * bits + 7) / 8; }
   /// Returns the code of a weight.
   [[nodiscard]] uint8_t code(int64_t row, int64_t col) const;
+  /// Returns the scale of a weight's group, without further factors.
+  [[nodiscard]] float group_scale(int64_t row, int64_t col) const;
   /// Returns the scale, or the minimum, of a weight with all its factors.
   [[nodiscard]] float scale(int64_t row, int64_t col) const;
   [[nodiscard]] float minimum(int64_t row, int64_t col) const;

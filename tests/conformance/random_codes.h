@@ -45,7 +45,7 @@ inline constexpr CodeLayout kCodeLayouts[] = {
      .scale_dtype = tensor::DType::kF32,
      .half_scales = tensor::CodeHalfScales::kE4M3},
 };
-/// Kinds that CPUs alone pack.
+/// Kinds of Backend::packs_all_codes.
 inline constexpr CodeLayout kByteKinds[] = {
     {.name = "q8_0", .bits = 8, .scale_dtype = tensor::DType::kF16},
     {.name = "w8a16 of a row", .bits = 8, .group = 4096},

@@ -4,10 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "conformance/random_codes.h"
-#include "cuda/cuda_backend.h"
-#include "cuda_backend/multiply.h"
-#include "cuda_backend/tested_gemm.h"
+#include "cuda_backend/coded_checks.h"
 #include "tensor/slices.h"
 
 using namespace millrace;
@@ -20,29 +17,6 @@ using tensor::W8Matrix;
 using tensor::W8Storage;
 
 namespace {
-
-std::unique_ptr<tensor::Backend> make_backend() {
-  return cuda::make_backend({.products = tested_gemm()});
-}
-
-HostMatrix rounded(const Values& weights, int64_t rows, int64_t cols) {
-  return {reference::rounded(weights, DType::kBF16), DType::kBF16, rows, cols};
-}
-
-bool same_bits(const Values& got, const Values& wanted) {
-  return got.size() == wanted.size() && std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
-}
-
-/// Fails unless both weights give the same bits for all kinds of tiles.
-void check_same(Random& random, tensor::Backend& backend, const tensor::PackedWeight& coded,
-                const tensor::PackedWeight& plain, bool gate_up) {
-  for (const int64_t rows : {int64_t{1}, int64_t{9}, int64_t{17}, int64_t{40}, int64_t{70}, random.integer(1, 130)}) {
-    INFO(rows << " rows of " << coded.in_features() << " to " << coded.out_features() << ", gate-up " << gate_up);
-    const Values x = reference::rounded(random.normal(rows * coded.in_features()), DType::kBF16);
-    const bool same = same_bits(multiply(backend, coded, gate_up, x), multiply(backend, plain, gate_up, x));
-    REQUIRE(same);
-  }
-}
 
 /// A matrix in E4M3 with random scales, which is some rows and columns of a stored one.
 struct RandomFp8 {
@@ -69,24 +43,14 @@ struct RandomFp8 {
   tensor::Fp8Matrix matrix;
 };
 
-Values dequantized(std::span<const CodeMatrix> parts) {
-  Values weights;
-  for (const CodeMatrix& part : parts) {
-    const Values values = reference::to_floats(part);
-    weights.insert(weights.end(), values.begin(), values.end());
-  }
-  return weights;
-}
-
 }  // namespace
 
-TEST_CASE("4-bit weights on a GPU have the bits of their bf16 values") {
+TEST_CASE("weights in codes on a GPU have the bits of their bf16 values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 310);
-  const auto backend = make_backend();
-  for (const CodeLayout& kind : kCodeLayouts) {
-    if (kind.half_scales != tensor::CodeHalfScales::kNone) continue;
-    for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
+  const auto backend = make_coding_backend();
+  for (const CodeLayout& kind : all_code_layouts()) {
+    for (const int64_t in : {random.integer(1, 64), random.integer(65, 900)}) {
       const int64_t out = random.integer(1, 150);
       const bool gate_up = random.integer(0, 1) != 0;
       INFO(kind.name);
@@ -109,7 +73,7 @@ TEST_CASE("4-bit weights on a GPU have the bits of their bf16 values") {
 TEST_CASE("4-bit parts of several kinds are one weight on a GPU") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 311);
-  const auto backend = make_backend();
+  const auto backend = make_coding_backend();
   constexpr int64_t kIn = 450;
   // Numbers of kCodeLayouts: integers with scales of all types, those with minimums, tables.
   for (const std::vector<size_t>& kinds : {std::vector<size_t>{0, 1, 4}, {0, 2}, {1, 3}, {5, 6}, {7, 8}}) {
@@ -127,17 +91,12 @@ TEST_CASE("4-bit parts of several kinds are one weight on a GPU") {
     const tensor::HostTensor tensor = plain.tensor();
     check_same(random, *backend, *backend->pack_codes(parts), *backend->pack({&tensor, 1}), false);
   }
-  const std::vector<CodeStorage> unlike = {random_codes(random, 2, 64, kCodeLayouts[0]),
-                                           random_codes(random, 2, 64, kCodeLayouts[5]),
-                                           random_codes(random, 2, 64, kCodeLayouts[9])};
-  REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
-  REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
 }
 
 TEST_CASE("8-bit weights on a GPU have the bits of their bf16 values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 312);
-  const auto backend = make_backend();
+  const auto backend = make_coding_backend();
   for (const tensor::W8Scaling scaling :
        {tensor::W8Scaling::kPerGroup, tensor::W8Scaling::kPerGroupPowerOfTwo, tensor::W8Scaling::kPerChannel}) {
     for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
@@ -165,7 +124,7 @@ TEST_CASE("8-bit weights on a GPU have the bits of their bf16 values") {
 TEST_CASE("FP8 weights on a GPU have the bits of their bf16 values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 316);
-  const auto backend = make_backend();
+  const auto backend = make_coding_backend();
   for (const auto& [block_rows, block_cols] : {std::pair{128, 128}, {32, 64}, {1, 32}, {1, 100000}, {100000, 100000}}) {
     for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
       const RandomFp8 first(random, random.integer(1, 150), in, block_rows, block_cols);
@@ -183,7 +142,7 @@ TEST_CASE("FP8 weights on a GPU have the bits of their bf16 values") {
 }
 
 TEST_CASE("all codes of E4M3 and their scales are exact on a GPU") {
-  const auto backend = make_backend();
+  const auto backend = make_coding_backend();
   constexpr int64_t kRows = 256;
   std::vector<std::byte> codes(kRows * 64, std::byte{0});
   for (size_t row = 0; row < kRows; ++row) codes[row * 64 + row % 64] = static_cast<std::byte>(row);
@@ -209,11 +168,12 @@ TEST_CASE("all codes of E4M3 and their scales are exact on a GPU") {
 TEST_CASE("coded weights on a GPU keep their bits in many rows") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 313);
-  const auto backend = make_backend();
-  for (const size_t kind : {0, 3, 6}) {
+  const auto backend = make_coding_backend();
+  const std::vector<CodeLayout> kinds = all_code_layouts();
+  for (const size_t kind : {0, 3, 6, 10, 13, 16}) {
     const int64_t in = random.integer(65, 400);
     const int64_t out = random.integer(1, 150);
-    const CodeStorage storage = random_codes(random, out, in, kCodeLayouts[kind]);
+    const CodeStorage storage = random_codes(random, out, in, kinds[kind]);
     const CodeMatrix matrix = storage.view();
     const HostMatrix plain = rounded(reference::to_floats(matrix), out, in);
     const tensor::HostTensor tensor = plain.tensor();
@@ -232,13 +192,14 @@ TEST_CASE("coded weights on a GPU keep their bits in many rows") {
 TEST_CASE("coded weights on a GPU keep their bits in shards") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 314);
-  const auto backend = make_backend();
-  for (const size_t kind : {0, 2, 6}) {
+  const auto backend = make_coding_backend();
+  const std::vector<CodeLayout> kinds = all_code_layouts();
+  for (const size_t kind : {0, 6, 10, 16}) {
     // Borders at steps, at units, and inside of units.
     for (const int64_t head_dim : {64, 96, 32, 20}) {
       const int64_t in = 8 * head_dim;
       const int64_t out = random.integer(1, 100);
-      const CodeStorage storage = random_codes(random, out, in, kCodeLayouts[kind]);
+      const CodeStorage storage = random_codes(random, out, in, kinds[kind]);
       const W8Storage small = tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor());
       const RandomFp8 fp8(random, out, in, 128, 128);
       const HostMatrix plain_fp8 = rounded(tensor::decode(fp8.matrix), out, in);
@@ -247,8 +208,7 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
       for (const tensor::RankPosition position : {tensor::RankPosition{0, 1}, {1, 2}, {3, 4}}) {
         const tensor::SumShards shards = tensor::head_shards(8, head_dim, position);
         if (shards.owned().begin % tensor::kCodeUnit != 0) continue;
-        INFO(kCodeLayouts[kind].name << ", heads of " << head_dim << ", rank " << position.rank << " of "
-                                     << position.size);
+        INFO(kinds[kind].name << ", heads of " << head_dim << ", rank " << position.rank << " of " << position.size);
         check_same(random, *backend,
                    *backend->pack_sharded_codes(tensor::column_slice(storage.view(), shards.owned()), shards),
                    *backend->pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards), false);
@@ -266,7 +226,7 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
 }
 
 TEST_CASE("coded experts of other formats than the first are refused") {
-  const auto backend = make_backend();
+  const auto backend = make_coding_backend();
   Random random(test_seed() + 315);
   const CodeStorage bf16_scales = random_codes(random, 64, 64, kCodeLayouts[0]);
   const CodeStorage f16_scales = random_codes(random, 64, 64, kCodeLayouts[1]);
@@ -277,7 +237,7 @@ TEST_CASE("coded experts of other formats than the first are refused") {
 }
 
 TEST_CASE("a NaN scale of 4-bit weights makes its outputs NaN on a GPU") {
-  const auto backend = make_backend();
+  const auto backend = make_coding_backend();
   Values weights(70 * 64, 1.0f);
   weights[5 * 64 + 3] = std::numeric_limits<float>::infinity();
   const CodeStorage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 70, 64).tensor());

@@ -315,13 +315,14 @@ size_t matmul_workspace_bytes(const DeviceWeight&, int32_t rows) {
 void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,
             OutputType type, void*) {
   emulator::emulated_enqueue(stream, [=] {
-    const auto features = static_cast<size_t>(weight.out_features);
+    const auto columns = static_cast<size_t>(weight.columns > 0 ? weight.columns : weight.out_features);
+    const auto first = static_cast<size_t>(weight.first_column);
     multiply(x, weight, rows, weight.out_features, [&](size_t row, size_t feature, float sum) {
-      const float value = sum + (bias == nullptr ? 0.0f : bias[feature]);
+      const float value = sum + (bias == nullptr ? 0.0f : bias[first + feature]);
       if (type == OutputType::kF32) {
-        static_cast<float*>(out)[row * features + feature] = value;
+        static_cast<float*>(out)[row * columns + first + feature] = value;
       } else {
-        bf16(out)[row * features + feature] = to_bf16(value);
+        bf16(out)[row * columns + first + feature] = to_bf16(value);
       }
     });
   });
@@ -330,9 +331,10 @@ void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, cons
 void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                 float* hidden, void*) {
   emulator::emulated_enqueue(stream, [=] {
-    const auto features = static_cast<size_t>(weight.out_features);
+    const auto columns = static_cast<size_t>(weight.columns > 0 ? weight.columns : weight.out_features);
+    const auto first = static_cast<size_t>(weight.first_column);
     multiply(x, weight, rows, weight.out_features, [&](size_t row, size_t feature, float sum) {
-      hidden[row * features + feature] += sum + (bias == nullptr ? 0.0f : bias[feature]);
+      hidden[row * columns + first + feature] += sum + (bias == nullptr ? 0.0f : bias[first + feature]);
     });
   });
 }

@@ -41,6 +41,13 @@ float number_of(int code) {
   return code < 0 ? -number : number;
 }
 
+/// Returns the factor of a weight's 16 inputs.
+float factor_of(const WeightFormat& format, const std::byte* scale, int32_t input) {
+  const int32_t within = format.scales_per_step > 1 ? input % kUnitInputs : input;
+  const int factor = read_at<int8_t>(scale + 4 + within / 16);
+  return format.scales == CodeScales::kE4M3Halves ? number_of(factor) : static_cast<float>(factor);
+}
+
 float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
   const int code = integer_of(format, step, row, input);
   const float n = format.codes == WeightCodes::kE4M3 ? number_of(code) : static_cast<float>(code);
@@ -49,12 +56,24 @@ float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, 
     case CodeScales::kBf16:
       return (n - (format.codes == WeightCodes::kInt4 ? 8.0f : 0.0f)) * to_float(read_at<uint16_t>(scale));
     case CodeScales::kBf16Zero:
-      return (n - static_cast<float>(read_at<uint16_t>(scale))) * to_float(read_at<uint16_t>(scale + 2));
+      return (n - static_cast<float>(read_at<int16_t>(scale))) * to_float(read_at<uint16_t>(scale + 2));
+    case CodeScales::kF16:
+      return (n - (format.codes == WeightCodes::kInt4 ? 8.0f : 0.0f)) *
+             tensor::Float16{read_at<uint16_t>(scale)}.to_float();
     case CodeScales::kF16Zero:
-      return (n - static_cast<float>(read_at<uint16_t>(scale))) *
+      return (n - static_cast<float>(read_at<int16_t>(scale))) *
              tensor::Float16{read_at<uint16_t>(scale + 2)}.to_float();
     case CodeScales::kF32: return n * read_at<float>(scale);
     case CodeScales::kF32Zero: return (n - read_at<float>(scale + 4)) * read_at<float>(scale);
+    case CodeScales::kE4M3Halves:
+    case CodeScales::kInt8Halves: return n * (read_at<float>(scale) * factor_of(format, scale, input));
+    case CodeScales::kF16Factors: {
+      const int32_t unit = format.scales_per_step > 1 ? 0 : input / kUnitInputs;
+      const auto factor = static_cast<float>(read_at<int8_t>(scale + 4 + unit * 2));
+      const auto of_minimum = static_cast<float>(read_at<int8_t>(scale + 5 + unit * 2));
+      return n * (tensor::Float16{read_at<uint16_t>(scale)}.to_float() * factor) +
+             tensor::Float16{read_at<uint16_t>(scale + 2)}.to_float() * of_minimum;
+    }
     case CodeScales::kF32Minimum: break;
   }
   return n * read_at<float>(scale) + read_at<float>(scale + 4);
