@@ -18,9 +18,8 @@ constexpr int32_t kSplitKeys = 2048;
 /// Query rows of one kv head that share a pass over the keys.
 constexpr int32_t kTileRows = 48;
 static_assert(kTileRows <= kMaxQueryTileRows && kSplitKeys % kBlockKeys == 0);
-/// Rows of a band of attention_block_latents.
-constexpr int32_t kBandRows = 16;
 static_assert(kTileRows % kBandRows == 0);
+static_assert(kBandRows == kGroupKeys);  // bands are put together as groups of keys are
 /// Query rows that share a block of latents. More tiles of them would leave the second-level cache.
 constexpr int32_t kLatentUnitRows = 4 * kTileRows;
 /// The maximum of the floats of states while splits run in parallel.
@@ -146,6 +145,7 @@ void load_query(const AttentionOp& op, const WorkUnit& unit, Query query, std::b
 
 /// Copies the unit's queries into the bands of attention_block_latents. Lanes without a query are zeros.
 void load_bands(const AttentionOp& op, const WorkUnit& unit, const Workspace& space) {
+  CHECK(unit.heads == 1, "bands of {} KV heads", unit.heads);
   const size_t stride = static_cast<size_t>(op.cache.padded_dim()) * 2;
   for (int32_t first = 0; first < unit.rows(); first += kBandRows) {
     const std::byte* queries[kBandRows];

@@ -40,6 +40,7 @@ namespace millrace::cpu {
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
 inline constexpr int kTileHeight = 16;    ///< rows of a tile of tiled_lhs, 64 bytes each
 inline constexpr int kGroupKeys = 16;     ///< keys of a contiguous K or V group
+inline constexpr int kBandRows = 16;      ///< rows of a band of queries
 inline constexpr int kBlockKeys = 64;     ///< keys per pass of attention's softmax
 inline constexpr int kBlockGroups = kBlockKeys / kGroupKeys;
 inline constexpr int kMaxQueryTileRows = 64;  ///< query rows that share one pass over the keys
@@ -156,7 +157,7 @@ struct AttentionState {
 
 /// Query rows of one kv head that share a pass over the keys.
 struct QueryTile {
-  const std::byte* q = nullptr;       // [rows, padded_dim] LHS operand
+  const std::byte* q = nullptr;       // [rows, padded_dim] LHS operand, or bands of attention_block_latents
   const int32_t* position = nullptr;  // [rows]
   int rows = 0;
   int padded_dim = 0;  // of a key: its channels rounded up to whole vectors or tiles
@@ -170,6 +171,7 @@ struct QueryTile {
 
 /// The keys [first_key, first_key + 64), in groups of 16. K groups are [padded_dim as steps][16], V groups [16 keys as
 /// steps][value_dim]. All groups are readable. V groups hold finite values even where no key exists.
+/// attention_block_latents takes other groups.
 struct KvBlock {
   int32_t first_key = 0;
   bool is_first = true;  ///< the first block of a pass with these rows

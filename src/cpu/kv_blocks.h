@@ -39,7 +39,7 @@ class KvBlocks {
   /// Makes a located block ready for use until the next call, and lets its passes prefetch the next one.
   void complete(const Position& position, const KvBlock& next, KvBlock& block) const;
   /// Makes a block's passes prefetch the latents of a later block where they lie, before they are gathered. Chosen
-  /// tokens are not prefetched.
+  /// tokens are not prefetched. Does nothing where keeps_tokens().
   void prefetch_latents(const Position& position, KvBlock& block) const;
 
  private:

@@ -19,8 +19,8 @@ namespace millrace::cpu {
 /// Per head, keys are groups of 16 in the layout of kernels.h: K groups [padded_dim / depth][16][depth], V groups [16 /
 /// depth][padded_dim][depth]. If 16 does not divide the page size, a page holds K [tokens][padded_dim] and V
 /// [tokens][padded_dim], and attention gathers groups. A page of latents holds [tokens][padded_dim] only, of which
-/// attention gathers groups of both kinds, then an indexer's keys [tokens][padded_index_dim]. A page of states holds
-/// [state_values] (f32) per layer.
+/// attention reads in place or gathers into groups of both kinds, then an indexer's keys [tokens][padded_index_dim]. A
+/// page of states holds [state_values] (f32) per layer.
 ///
 /// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens
 /// them to dtype().

@@ -159,7 +159,7 @@ void attention_block_latents(const QueryTile& rows, const KvBlock& block) {
   for (int row = 0; row < rows.rows; row += kBandRows) {
     softmax_band<Bf16Format>(rows, band_at(rows, row, block.first_key), block.first_key, factor + row, nothing);
   }
-  // Rows share a pass if they see the same groups: adding zeros would change the sign of a zero.
+  // Rows share a pass if they see the same groups, so that none adds zeros of groups that it does not see.
   for (int begin = 0, end = 0; begin < rows.rows; begin = end) {
     const int groups = visible_groups(rows, begin, block.first_key);
     while (end < rows.rows && visible_groups(rows, end, block.first_key) == groups) ++end;

@@ -14,8 +14,7 @@ constexpr float kMaskedScore = -3e38f;
 /// Converts maxima to units of ln 2, so that probabilities are powers of 2.
 constexpr float kLog2E = 1.44269504088896341f;
 
-/// Rows that share a pass: their maxima fill a vector.
-constexpr int kBandRows = kLanes;
+static_assert(kBandRows == kLanes);  // the maxima of a band fill a vector
 
 /// A band of up to 16 rows against a block. Its first `groups` groups of keys are visible to some of the rows.
 struct SoftmaxBand {

@@ -185,6 +185,11 @@ void write_nemotron_h(ConfigMembers& members) {
 void write_falcon_h1(ConfigMembers& members) {
   if (members.model().find("output.weight") == nullptr)
     members.metadata().fail("tensor 'output.weight' is missing, wanted a head: the embedding has another multiplier");
+  // Converters multiply these by attention_in_multiplier too, which files do not have.
+  for (const std::string_view bias : {"attn_q.bias", "attn_qkv.bias"}) {
+    if (members.has_in_layers(bias))
+      members.metadata().fail("tensor '{}' is not supported in falcon-h1, wanted a model without attention_bias", bias);
+  }
   const MambaSizes sizes = write_mamba(members);
   JsonWriter& json = members.json();
   json.member("mamba_d_ssm", sizes.inner).member("mamba_norm_before_gate", false);

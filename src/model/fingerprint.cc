@@ -126,6 +126,7 @@ void add_mixer(Hash& hash, const MambaConfig& mamba) {
   add_factor(hash, "dt", mamba.factors.step);
   add_factor(hash, "mamba factor", mamba.output_factor);
   add_factor(hash, "mamba bias factor", mamba.input_bias_factor);
+  // families with one flag for both keep their fingerprints
   if (mamba.output_bias != mamba.input_bias) hash.add(std::string_view("one mamba bias"));
 }
 

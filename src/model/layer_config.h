@@ -77,7 +77,7 @@ struct AttentionConfig {
   int32_t head_dim = 0;  ///< head_count · head_dim may differ from hidden_size
   bool qkv_bias = false;
   bool output_bias = false;  ///< of o_proj
-  float bias_factor = 1.0f;  ///< multiplies all biases as they are loaded
+  float bias_factor = 1.0f;  ///< multiplies the biases of q, k, v and o_proj as they are loaded
   QkNorm qk_norm = QkNorm::kNone;
   std::optional<int32_t> rope = {};     ///< index into ModelConfig::ropes; none: q and k are not rotated
   float scale = 0.0f;                   ///< of the scores, usually head_dim^-0.5

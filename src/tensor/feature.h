@@ -17,7 +17,7 @@ enum class Feature : uint8_t {
   kSoftCap,             ///< soft_cap
   kGeluTanh,            ///< gelu_tanh_mul and gelu_tanh_gate
   kReluSquared,         ///< relu_squared, and experts without a gate
-  kScaledGates,         ///< scaled_silu_mul, and gated norms without a weight or with a gate_factor
+  kScaledGates,         ///< scaled_silu_mul (of biased blocks too), gated norms without a weight or with a gate_factor
   kAttentionSoftCap,    ///< AttentionShape::soft_cap
   kAttentionSinks,      ///< AttentionShape::sinks
   kQueryScaling,        ///< RotaryTable::query_beta

@@ -147,7 +147,7 @@ TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kPrompts = 2;
   const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
       {"qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe", "gemma2", "deepseek-v2-lite", "qwen3next",
-       "lfm2", "gemma4", "gemma4-moe", "llama4", "nemotronh-moe", "falcon-h1"}))));
+       "lfm2", "gemma4", "gemma4-moe", "llama4", "nemotronh-moe", "falcon-h1", "falcon-h1-biases"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

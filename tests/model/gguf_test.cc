@@ -106,6 +106,15 @@ TEST_CASE("tensors decide biases and whether the head is tied") {
   CHECK(config_of(sized("qwen3").add("qwen3.attention.key_length", 32)).value().layer(0).attention.head_dim == 32);
 }
 
+TEST_CASE("Falcon-H1 without its multipliers") {
+  CHECK_THAT(gguf_config_error(sized("falcon-h1")), Mentions("output.weight", "head"));
+  for (const char* bias : {"attn_q.bias", "attn_qkv.bias"}) {
+    GgufText text = sized("falcon-h1");
+    text.tensor("output.weight", {10, 16}, ramp(160)).tensor("blk.0." + std::string(bias), {16}, ramp(16));
+    CHECK_THAT(gguf_config_error(text), Mentions(bias, "falcon-h1", "attention_bias"));
+  }
+}
+
 TEST_CASE("metadata of experts") {
   GgufText mixtral = sized();
   mixtral.add("llama.expert_count", 4).add("llama.expert_used_count", 2);

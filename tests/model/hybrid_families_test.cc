@@ -399,6 +399,12 @@ TEST_CASE("Falcon-H1 reads each of its biases alone") {
   REQUIRE(mlp.layer(0).feed_forward.bias);
   REQUIRE_FALSE(mlp.layer(0).feed_forward.fuses_activation());
   REQUIRE_FALSE(mlp.layer(0).attention.qkv_bias);
+  REQUIRE(mlp.layer(0).attention.bias_factor == 1.0f);
+  REQUIRE(mamba(mlp).input_bias_factor == 1.0f);
+  FeedForwardConfig plain;
+  REQUIRE(plain.fuses_activation());
+  plain.bias = true;
+  REQUIRE_FALSE(plain.fuses_activation());
 }
 
 TEST_CASE("hybrids refuse what they do not compute") {

@@ -42,7 +42,7 @@ MambaConfig read_falcon_mamba(FieldReader& fields, const ModelConfig& config) {
                    .b = input * parts[2],
                    .c = input * parts[3],
                    .step = input * parts[4]};
-  mamba.input_bias_factor = 1.0f / input;  // the multiplier is the input's
+  if (mamba.input_bias) mamba.input_bias_factor = 1.0f / input;  // the multiplier is the input's
   mamba.output_factor = read_multiplier(fields, "ssm_out_multiplier");
   finish_mamba(fields, "mamba_n_heads", "mamba_n_groups", mamba);
   return mamba;
@@ -70,7 +70,8 @@ void describe_falcon_h1(FieldReader& fields, ModelConfig& config) {
   layer.attention.rope = add_rope(fields, config, layer);
   const float input = read_multiplier(fields, "attention_in_multiplier");
   layer.attention.scale *= input * input * read_multiplier(fields, "key_multiplier");
-  layer.attention.bias_factor = 1.0f / input;  // so that the folded factors do not reach the biases
+  // The folded factors do not reach the biases.
+  if (layer.attention.qkv_bias) layer.attention.bias_factor = 1.0f / input;
   layer.attention.output_factor = input * read_multiplier(fields, "attention_out_multiplier");
   const std::vector<float> mlp = read_multipliers(fields, "mlp_multipliers", 2);
   layer.feed_forward.gate_factor = mlp[0];
