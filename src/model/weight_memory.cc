@@ -39,6 +39,7 @@ struct StoredBits {
 StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& spec) {
   using weights::QuantMethod;
   if (spec.part && !spec.part->scales.empty()) return {.bits = 4, .overhead = kScaleBits / kMxfp4Group};
+  // A head that stays in FP8 is counted as bf16 too: an upper bound.
   if (!spec.projection || spec.layer < 0) return {};
   const double group = static_cast<double>(format.group_size);
   const double scales = group > 0 ? kScaleBits / group : 0;

@@ -3,6 +3,7 @@
 #include <array>
 #include <set>
 
+#include "base/check.h"
 #include "tensor/slices.h"
 
 namespace millrace::model {
@@ -159,6 +160,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
     case PackedBits::kFp8: {
       std::vector<Fp8Matrix> head{parts_.fp8_matrix(name)};
       const int64_t missing = rows - head.front().rows;
+      CHECK(missing >= 0, "{}: {} rows, wanted at most {}", name, head.front().rows, rows);
       const tensor::Fp8Zeros zeros = tensor::zero_rows(head.front(), missing);
       if (missing > 0) head.push_back(zeros.matrix);
       weight = backend_.pack_fp8(head);

@@ -15,11 +15,11 @@ std::vector<float> decode(const Fp8Matrix& matrix) {
 }
 
 Fp8Zeros zero_rows(const Fp8Matrix& matrix, int64_t rows) {
-  Fp8Zeros zeros{.row = std::vector<std::byte>(static_cast<size_t>(matrix.cols)), .matrix = {}};
+  Fp8Zeros zeros{.row = std::make_unique<std::byte[]>(static_cast<size_t>(matrix.cols)), .matrix = {}};
   zeros.matrix = {.name = matrix.name,
                   .rows = rows,
                   .cols = matrix.cols,
-                  .codes = zeros.row.data(),
+                  .codes = zeros.row.get(),
                   .row_bytes = 0,
                   .scales = {1.0f},
                   .block_rows = rows,

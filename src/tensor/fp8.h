@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -62,9 +63,9 @@ struct Fp8Matrix {
   return matrix;
 }
 
-/// Rows of zeros, which take the memory of one.
+/// Rows of zeros, which take the memory of one. It is moved, not copied, since `matrix` points to `row`.
 struct Fp8Zeros {
-  std::vector<std::byte> row;
+  std::unique_ptr<std::byte[]> row;
   Fp8Matrix matrix;  ///< of `row`
 };
 

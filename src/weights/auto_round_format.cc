@@ -14,11 +14,19 @@ struct Packing {
   bool keeps_zeros = false;  ///< of GPTQ: zero points are stored as they are
 };
 
+/// Returns what an absent packing_format means. The first versions name the layout in `backend`, later ones only
+/// kernels.
+std::string usual_packing(JsonObject config) {
+  if (text_member(config, "quant_method", "") == "intel/auto-round") {
+    const std::string backend = text_member(config, "backend", "auto");
+    if (backend != "auto") return backend;
+  }
+  return text_member(config, "data_type", "int").starts_with("fp") ? "auto_round:fp8" : "auto_round:auto_gptq";
+}
+
 /// Reads packing_format, whose parts name the layout and kernels: "auto_round:auto_gptq:exllamav2".
 Result<Packing> read_packing(JsonObject config) {
-  const std::string older = text_member(config, "backend", "auto_round:auto_gptq");
-  const std::string usual = older == "auto" ? "auto_round:auto_gptq" : older;
-  const std::string stored = text_member(config, "packing_format", usual);
+  const std::string stored = text_member(config, "packing_format", usual_packing(config));
   const auto has = [&stored](std::string_view part) { return stored.find(part) != std::string::npos; };
   if (has("llm_compressor") && !has("e5m3")) return Packing{.method = QuantMethod::kCompressedTensors};
   if (has("fp8")) return Packing{.method = QuantMethod::kFp8};
@@ -34,17 +42,36 @@ Result<Packing> read_packing(JsonObject config) {
       stored);
 }
 
+/// Integers have the shapes of MXFP4 and NVFP4, so that only their type tells them apart.
+Result<void> check_float(JsonObject scheme, std::string_view owner) {
+  const auto bits = integer_member(scheme, "bits", 4);
+  if (!bits) return bits.error();
+  const std::string type = text_member(scheme, "data_type", "mx_fp");
+  if (*bits >= kUnquantizedBits || type.starts_with("mx_fp") || type.starts_with("nv_fp")) return {};
+  return bad_config("data_type of {} is '{}', wanted mx_fp or nv_fp with llm_compressor", owner, type);
+}
+
+/// Integers whose inputs are quantized too store their zero points in another way.
+Result<void> check_integer(JsonObject scheme, std::string_view owner) {
+  const std::string type = text_member(scheme, "data_type", "int");
+  if (!type.starts_with("int"))
+    return bad_config("data_type of {} is '{}', wanted 'int' with this packing_format", owner, type);
+  const auto act_bits = integer_member(scheme, "act_bits", kUnquantizedBits);
+  if (!act_bits) return act_bits.error();
+  if (*act_bits <= 8) return bad_config("act_bits of {} is {}, wanted {}", owner, *act_bits, kUnquantizedBits);
+  return {};
+}
+
 /// Adds the widths and groups of a scheme of codes: those of all modules, or of the module `owner`.
 Result<void> add_scheme(JsonObject scheme, std::string_view owner, QuantMethod method, WeightFormat& format) {
+  if (method == QuantMethod::kCompressedTensors) return check_float(scheme, owner);  // tensors tell the rest
   const auto bits = integer_member(scheme, "bits", format.bits > 0 ? format.bits : 4);
   if (!bits) return bits.error();
   const int64_t usual_size = format.group_sizes.empty() ? 128 : format.group_size;
   const auto size = integer_member(scheme, "group_size", usual_size);
   if (!size) return size.error();
-  const std::string type = text_member(scheme, "data_type", "int");
   if (*bits >= kUnquantizedBits) return {};
-  if (!type.starts_with("int"))
-    return bad_config("data_type of {} is '{}', wanted 'int' with this packing_format", owner, type);
+  RETURN_IF_ERROR(check_integer(scheme, owner));
   constexpr std::array<int64_t, 4> kBits = {2, 3, 4, 8};
   const bool fits = method == QuantMethod::kAwq ? *bits == 4 : std::ranges::find(kBits, *bits) != kBits.end();
   if (!fits)
@@ -57,7 +84,7 @@ Result<void> add_scheme(JsonObject scheme, std::string_view owner, QuantMethod m
 }  // namespace
 
 Result<WeightFormat> parse_auto_round(JsonObject config) {
-  for (const std::string_view name : {"rotation_config", "transform_config"}) {
+  for (const std::string_view name : {"rotation_config", "transform_config", "spinquant_config"}) {
     JsonObject members;
     const JsonValue value = config[name];
     if (value.is_missing() || value.is_null() || (value.get(members) && members.size() == 0)) continue;
@@ -78,14 +105,13 @@ Result<WeightFormat> parse_auto_round(JsonObject config) {
   if (!bits) return bits.error();
   const auto size = integer_member(config, "group_size", 128);
   if (!size) return size.error();
-  const bool is_packed_float = packing->method == QuantMethod::kCompressedTensors;
-  if (!is_packed_float) RETURN_IF_ERROR(add_scheme(config, "all modules", packing->method, format));
+  RETURN_IF_ERROR(add_scheme(config, "all modules", packing->method, format));
   if (*bits < 2 || *bits > 8) return bad_config("bits is {}, wanted 2 to 8", *bits);
   format.bits = static_cast<int>(*bits);
   format.group_size = std::max<int64_t>(*size, 0);
-  if (is_packed_float) return format;  // tensors tell MXFP4, MXFP8 and NVFP4 apart
-  JsonObject exceptions;               // names or patterns of modules, with what differs there
-  format.has_exceptions = config["extra_config"].get(exceptions) && exceptions.size() > 0;
+  JsonObject exceptions;  // names or patterns of modules, with what differs there
+  const bool excepts = config["extra_config"].get(exceptions) && exceptions.size() > 0;
+  format.has_exceptions = excepts && packing->method != QuantMethod::kCompressedTensors;
   for (const JsonMember exception : exceptions) {
     JsonObject scheme;
     if (!exception.value.get(scheme)) continue;

@@ -19,6 +19,10 @@ Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds
   const std::string dtype = text_member(weight, "dtype", "");
   const std::string scheme_name = text_member(weight, "qscheme", "");
   if (dtype == "fp8_e4m3" && (scheme_name == "per_tensor" || scheme_name == "per_channel")) {
+    const auto axis = integer_member(weight, "ch_axis", 0);
+    if (!axis) return axis.error();
+    if (scheme_name == "per_channel" && *axis != 0 && *axis != -2)
+      return bad_config("ch_axis of the weight of {} is {}, wanted 0", owner, *axis);
     kinds.fp8 = true;
     return {};
   }
