@@ -223,6 +223,7 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> part
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_codes(std::span<const tensor::CodeMatrix> parts) {
+  CHECK(!parts.empty(), "a weight without parts");
   std::vector<CodedWeight> kinds = coded_stack(parts, device_.products);
   std::unique_ptr<CudaWeight> weight;
   for (CodedWeight& kind : kinds | std::views::reverse) {

@@ -53,6 +53,17 @@ bool can_keep_codes(std::span<const CodeSource> sources, KeptCodes kept, const t
   return keep_codes(sources, kept);
 }
 
+bool are_stored_alike(const CodeSource& left, const CodeSource& right) {
+  if (left.stored == nullptr || right.stored == nullptr) return left.stored == right.stored;
+  const weights::StoredWeight& one = *left.stored;
+  const weights::StoredWeight& other = *right.stored;
+  if (one.has_blocks() || other.has_blocks())
+    return one.has_blocks() && other.has_blocks() && one.blocks.ggml_type == other.blocks.ggml_type;
+  return one.codes.kind == other.codes.kind && one.codes.bits == other.codes.bits &&
+         one.scales.kind == other.scales.kind && one.group_cols == other.group_cols &&
+         one.zeros.order == other.zeros.order && one.zeros.constant == other.zeros.constant;
+}
+
 std::vector<CodeMatrix> code_matrices(std::span<const CodeSource> sources, KeptCodes kept, int32_t threads,
                                       std::deque<CodeStorage>& memory) {
   const bool keeps_all = keep_codes(sources, kept);
@@ -60,8 +71,8 @@ std::vector<CodeMatrix> code_matrices(std::span<const CodeSource> sources, KeptC
   for (const CodeSource& source : sources) {
     const auto kind = kind_of(source, kept);
     const bool is_kept = keeps_all || (kept.mixed && kind && !has_e4m3_halves(kind));
-    const CodeStorage& storage = memory.emplace_back(is_kept ? weights::to_codes(*source.stored, source.rows, threads)
-                                                             : quantized(source, threads));
+    const CodeStorage& storage = memory.emplace_back(
+        is_kept ? weights::to_codes(*source.stored, source.rows, threads, kept.alike) : quantized(source, threads));
     const CodeMatrix whole = storage.view();
     matrices.push_back(source.columns ? tensor::column_slice(whole, *source.columns) : whole);
   }

@@ -33,11 +33,15 @@ struct KeptCodes {
   bool all = false;    ///< also those of 8 bits and of groups of 16 columns
   bool mixed = false;  ///< also several kinds together
   int max_bits = 8;    ///< of codes in memory; others are quantized
+  bool alike = false;  ///< the types of stored scales alone decide those in memory, so that experts have one
 };
 
 /// Returns whether weights that are packed together can keep the codes in which they are stored. `shards`, unless null,
 /// are those of the columns. `sources` of experts are those of a rank.
 [[nodiscard]] bool can_keep_codes(std::span<const CodeSource> sources, KeptCodes kept, const tensor::SumShards* shards);
+
+/// Returns whether two weights are stored in one format, up to their numbers.
+[[nodiscard]] bool are_stored_alike(const CodeSource& left, const CodeSource& right);
 
 /// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
 /// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.mixed`, all are quantized if one is. `memory` holds them.

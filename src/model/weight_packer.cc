@@ -236,17 +236,18 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   return weight;
 }
 
-void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, std::span<const std::string> names) {
+void WeightPacker::pack_expert(tensor::ExpertPacker& experts, const ExpertBits& bits,
+                               std::span<const std::string> names) {
   PackingMemory memory;
   const bool gated = names.size() == 3;
   const std::string& up = names[names.size() - 2];
   const std::string& down = names.back();
-  switch (bits) {
+  switch (bits.bits) {
     case PackedBits::k4: {
       const std::vector<CodeMatrix> inputs =
-          code_matrices(names.first(names.size() - 1), PackedTogether::kPaired, memory);
+          code_matrices(names.first(names.size() - 1), PackedTogether::kPaired, memory, bits.keeps_inputs);
       experts.add_codes(gated ? inputs.front() : CodeMatrix{}, inputs.back(),
-                        code_matrices({&down, 1}, PackedTogether::kPaired, memory).front());
+                        code_matrices({&down, 1}, PackedTogether::kPaired, memory, bits.keeps_downs).front());
       break;
     }
     case PackedBits::k8: {
@@ -290,8 +291,8 @@ void WeightPacker::release_shared(std::span<const std::string> names) const {
 }
 
 std::vector<CodeMatrix> WeightPacker::code_matrices(std::span<const std::string> names, PackedTogether together,
-                                                    PackingMemory& memory) const {
-  return parts_.code_matrices(names, together, memory);
+                                                    PackingMemory& memory, bool can_keep) const {
+  return parts_.code_matrices(names, together, memory, can_keep);
 }
 
 int64_t WeightPacker::whole_rows(std::span<const std::string> names) const {

@@ -22,6 +22,13 @@ struct VectorChange {
   float factor = 1.0f;
 };
 
+/// The bits that all experts of a layer have, and whether those in codes keep them as stored; others are quantized.
+struct ExpertBits {
+  PackedBits bits = PackedBits::kCompute;
+  bool keeps_inputs = true;  ///< of gates and ups
+  bool keeps_downs = true;
+};
+
 /// Packs the parts of a span's weights on a backend and counts progress. Lives while a stage's weights are loaded, on
 /// the thread that loads; what the constructor takes outlives it.
 class WeightPacker {
@@ -39,6 +46,11 @@ class WeightPacker {
   /// Returns how weights are packed together: see WeightParts.
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
                                        PackedTogether together = PackedTogether::kStacked) const;
+
+  /// Returns whether paired weights may keep their codes: each for itself where the backend mixes them, else all.
+  [[nodiscard]] bool can_keep_codes(std::span<const std::string> names) const {
+    return backend_.mixes_paired_codes() || parts_.keeps_codes(names, nullptr, PackedTogether::kPaired);
+  }
 
   /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded row by
   /// row as tokens need it, or into `decoded` where the backend does not do that.
@@ -81,7 +93,7 @@ class WeightPacker {
 
   /// Packs the next expert in the bits that all experts of its layer have. `names` are its parts, in the order of
   /// expert_parts().
-  void pack_expert(tensor::ExpertPacker& experts, PackedBits bits, std::span<const std::string> names);
+  void pack_expert(tensor::ExpertPacker& experts, const ExpertBits& bits, std::span<const std::string> names);
 
   /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
   void count(std::string_view name);
@@ -105,7 +117,7 @@ class WeightPacker {
     return parts_.matrix(part(name), memory);
   }
   std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names, PackedTogether together,
-                                                PackingMemory& memory) const;
+                                                PackingMemory& memory, bool can_keep = true) const;
 
   /// Returns the rows of weights that are packed together, as all ranks have them.
   [[nodiscard]] int64_t whole_rows(std::span<const std::string> names) const;

@@ -166,12 +166,26 @@ PackedBits WeightParts::packed_bits(std::span<const std::string> names, const te
   if (config_.quantization == Quantization::kNone) {
     const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
     if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept)) return PackedBits::kFp8;
-    const bool keeps = options_.keeps_codes && can_keep_codes(code_sources(names), kept_codes(together), shards);
+    const bool keeps = options_.keeps_codes && keeps_codes(names, shards, together);
     return keeps ? PackedBits::k4 : PackedBits::kCompute;
   }
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
   const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
   return is_packed ? PackedBits::k8 : PackedBits::kCompute;
+}
+
+bool WeightParts::keeps_codes(std::span<const std::string> names, const tensor::SumShards* shards,
+                              PackedTogether together) const {
+  const std::vector<CodeSource> sources = code_sources(names);
+  if (!can_keep_codes(sources, kept_codes(together), shards)) return false;
+  if (options_.mixes_paired_codes) return true;
+  // Names of experts are [experts, parts]; without experts all are parts of one.
+  const auto parts = static_cast<size_t>(std::ranges::count_if(
+      names, [&](const std::string& name) { return part(name).spec->expert == part(names.front()).spec->expert; }));
+  for (size_t i = parts; i < sources.size(); ++i) {
+    if (!are_stored_alike(sources[i], sources[i % parts])) return false;
+  }
+  return true;
 }
 
 KeptCodes WeightParts::kept_codes(PackedTogether together) const {
@@ -234,12 +248,15 @@ tensor::Fp8Matrix WeightParts::fp8_matrix(std::string_view name) const {
 }
 
 std::vector<tensor::CodeMatrix> WeightParts::code_matrices(std::span<const std::string> names, PackedTogether together,
-                                                           PackingMemory& memory) const {
+                                                           PackingMemory& memory, bool can_keep) const {
+  KeptCodes kept = kept_codes(together);
+  kept.alike = !options_.mixes_paired_codes && part(names.front()).spec->expert >= 0;
+  if (!can_keep) kept.max_bits = 0;
   std::vector<CodeSource> sources = code_sources(names);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].stored == nullptr) sources[i].plain = plain(part(names[i]), memory);
   }
-  return model::code_matrices(sources, kept_codes(together), options_.threads, memory.codes);
+  return model::code_matrices(sources, kept, options_.threads, memory.codes);
 }
 
 }  // namespace millrace::model

@@ -46,7 +46,7 @@ struct PackingMemory {
 struct ConversionOptions {
   bool rounds_to_bf16 = false;      ///< decoded weights are rounded to bf16
   bool keeps_fp8 = false;           ///< weights that are stored in E4M3 keep it, without a quantization
-  bool keeps_codes = false;         ///< weights that are stored in 4 bits keep them, without a quantization
+  bool keeps_codes = false;         ///< weights that are stored in codes of 4 bits keep them, without a quantization
   bool keeps_all_codes = false;     ///< those in other codes of tensor/code_matrix.h too, and several kinds in a stack
   bool mixes_paired_codes = false;  ///< several kinds in gate and up, and in the experts of a layer
   int32_t threads = 0;              ///< that decode and quantize; 0: one per processor
@@ -69,6 +69,10 @@ class WeightParts {
   /// depends on the model alone, so that every count of ranks gives the same bits.
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
                                        PackedTogether together) const;
+  /// Returns whether weights that are packed together keep the codes in which they are stored. Unless the backend mixes
+  /// paired codes, experts do so only where each part is stored alike in all of `names`.
+  [[nodiscard]] bool keeps_codes(std::span<const std::string> names, const tensor::SumShards* shards,
+                                 PackedTogether together) const;
   /// Returns the rows of a part as floating point: in place, decoded, or copied into their order.
   [[nodiscard]] tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const;
   /// Returns the columns of a part that is not stored in 8 bits.
@@ -77,9 +81,11 @@ class WeightParts {
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part that is stored in E4M3, in place.
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
-  /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices().
+  /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices(). Without
+  /// `can_keep` all are quantized.
   [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names,
-                                                              PackedTogether together, PackingMemory& memory) const;
+                                                              PackedTogether together, PackingMemory& memory,
+                                                              bool can_keep = true) const;
 
  private:
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;

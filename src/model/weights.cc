@@ -217,7 +217,7 @@ class LayerLoader {
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
       for (const ExpertPart part : parts) names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
-    const PackedBits bits = expert_bits(names);
+    const ExpertBits bits = expert_bits(names);
     ExpertBiasReader biases(moe.intermediate_size, moe.input_size(config_.hidden_size));
     if (moe.biases)
       biases.set(packer_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
@@ -243,16 +243,17 @@ class LayerLoader {
   }
 
   /// Returns the bits of a layer's experts [experts, parts], which are equal for all of them. Gates and downs may
-  /// differ in their kind of 4 bits.
-  [[nodiscard]] PackedBits expert_bits(std::span<const std::string> names) const {
+  /// differ in their kind of codes.
+  [[nodiscard]] ExpertBits expert_bits(std::span<const std::string> names) const {
     std::vector<std::string> gates_and_ups;
     std::vector<std::string> downs;
     const size_t parts = expert_parts(layer_.feed_forward).size();
     for (size_t i = 0; i < names.size(); ++i) (i % parts + 1 == parts ? downs : gates_and_ups).push_back(names[i]);
     const PackedBits of_downs = packer_.packed_bits(downs, PackedTogether::kPaired);
-    return of_downs == packer_.packed_bits(gates_and_ups, PackedTogether::kPaired)
-               ? of_downs
-               : packer_.packed_bits(names, PackedTogether::kPaired);
+    const bool have_one = of_downs == packer_.packed_bits(gates_and_ups, PackedTogether::kPaired);
+    return {.bits = have_one ? of_downs : packer_.packed_bits(names, PackedTogether::kPaired),
+            .keeps_inputs = packer_.can_keep_codes(gates_and_ups),
+            .keeps_downs = packer_.can_keep_codes(downs)};
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {

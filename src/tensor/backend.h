@@ -229,8 +229,9 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 bits. Where quantizes_inputs() says
-  /// so, they quantize inputs to int8, 32 neighbours with one f32 scale.
+  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 bits, and of 8 where
+  /// packs_all_codes() says so. Where quantizes_inputs() says so, they quantize inputs to int8, 32 neighbours with one
+  /// f32 scale.
   [[nodiscard]] virtual bool packs_codes() const { return false; }
   /// Returns whether they also take codes of 8 bits and half_scales, and pack_codes matrices of several kinds.
   [[nodiscard]] virtual bool packs_all_codes() const { return false; }
@@ -249,7 +250,7 @@ class Backend {
   /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
   /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
-  /// Packs such a weight of 4 bits. Its columns begin at a multiple of kCodeUnit.
+  /// Packs such a weight in codes. Its columns begin at a multiple of kCodeUnit.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_codes(const CodeMatrix& part,
                                                                          const SumShards& shards);
   /// Packs such a weight in E4M3.

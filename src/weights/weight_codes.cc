@@ -83,8 +83,9 @@ bool is_nvfp4(const StoredWeight& weight) {
 /// Converts rows of codes with scales and zero points.
 class CodeConverter {
  public:
-  explicit CodeConverter(const StoredWeight& weight)
+  CodeConverter(const StoredWeight& weight, bool by_type)
       : weight_(weight),
+        by_type_(by_type),
         is_nvfp4_(is_nvfp4(weight)),
         groups_(is_nvfp4_ ? 1 : weight.group_count()),
         bits_(weight.codes.bits > 4 ? 8 : 4),
@@ -161,10 +162,11 @@ class CodeConverter {
     return weight_.codes.kind == CodeKind::kE2M1 ? 0.5f * stored : stored;
   }
 
-  /// Returns the narrowest type of the scales of some rows.
+  /// Returns the narrowest type of the scales of some rows, or of all that are stored in their type.
   [[nodiscard]] DType scale_dtype(TermRange rows) const {
     if (weight_.scales.kind == ScaleKind::kF16 && weight_.codes.kind != CodeKind::kE2M1) return DType::kF16;
     if (weight_.scales.kind == ScaleKind::kBF16) return DType::kBF16;
+    if (by_type_ && weight_.scales.kind != ScaleKind::kE8M0) return DType::kF32;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       for (int64_t group = 0; group < groups_; ++group) {
         if (!is_bf16(scale(row, group))) return DType::kF32;
@@ -193,6 +195,7 @@ class CodeConverter {
   }
 
   const StoredWeight& weight_;
+  const bool by_type_;
   const bool is_nvfp4_;
   const int64_t groups_;
   const int bits_;   // of a code in memory
@@ -404,10 +407,10 @@ std::optional<CodeLayout> code_layout(const StoredWeight& weight) {
   return std::nullopt;
 }
 
-CodeStorage to_codes(const StoredWeight& weight, TermRange rows, int32_t threads) {
+CodeStorage to_codes(const StoredWeight& weight, TermRange rows, int32_t threads, bool by_type) {
   CHECK(code_layout(weight), "{} has no codes that tensor/code_matrix.h describes", weight.name);
   if (weight.has_blocks()) return convert(BlockConverter(weight), rows, threads);
-  return convert(CodeConverter(weight), rows, threads);
+  return convert(CodeConverter(weight, by_type), rows, threads);
 }
 
 }  // namespace millrace::weights

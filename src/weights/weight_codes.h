@@ -27,7 +27,9 @@ struct CodeLayout {
 
 /// Converts some rows of a weight of such a kind, on at most `threads` threads; 0: one per processor. The values are
 /// those of decode_rows(), bit for bit, except that ggml's minimums are added in f32 either way, and that a scale is
-/// multiplied by the reciprocal of its divisor.
-[[nodiscard]] tensor::CodeStorage to_codes(const StoredWeight& weight, tensor::TermRange rows, int32_t threads);
+/// multiplied by the reciprocal of its divisor. Scales are bf16 where all of the rows are, unless the type of those
+/// stored decides alone (`by_type`).
+[[nodiscard]] tensor::CodeStorage to_codes(const StoredWeight& weight, tensor::TermRange rows, int32_t threads,
+                                           bool by_type = false);
 
 }  // namespace millrace::weights

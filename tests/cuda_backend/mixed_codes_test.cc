@@ -111,8 +111,10 @@ TEST_CASE("parts of several kinds of codes are one weight on a GPU") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 317);
   const auto backend = make_coding_backend();
-  for (int round = 0; round < 6; ++round) {
-    const int64_t in = random.integer(1, 500);
+  for (int round = 0; round < 9; ++round) {
+    // The last rounds have sums long enough to be split.
+    const bool is_long = round >= 6;
+    const int64_t in = is_long ? random.integer(577, 700) : random.integer(1, 500);
     const RandomParts stack(random, in, static_cast<size_t>(random.integer(2, 5)));
     INFO(stack.names << "from " << in);
     REQUIRE(backend->fit_together(stack.parts));
@@ -122,8 +124,9 @@ TEST_CASE("parts of several kinds of codes are one weight on a GPU") {
     REQUIRE(coded->out_features() == stack.out);
     check_same(random, *backend, *coded, *plain, false);
     // A rank has some features, and the sums of all ranks are split alike.
-    coded->set_whole_features(4 * stack.out);
-    plain->set_whole_features(4 * stack.out);
+    const int64_t whole = is_long ? 16384 : 4 * stack.out;
+    coded->set_whole_features(whole);
+    plain->set_whole_features(whole);
     check_same(random, *backend, *coded, *plain, false);
   }
 }
@@ -133,7 +136,7 @@ TEST_CASE("mixed codes on a GPU add biases and residuals") {
   Random random(test_seed() + 318);
   const auto backend = make_coding_backend();
   for (const int64_t rows : {int64_t{1}, int64_t{33}, int64_t{300}}) {
-    const int64_t in = random.integer(1, 300);
+    const int64_t in = random.integer(1, 700);
     const RandomParts stack(random, in, 3);
     INFO(stack.names << "from " << in << ", " << rows << " rows");
     const tensor::HostTensor tensor = stack.plain.tensor();
