@@ -43,7 +43,8 @@ std::optional<Setting> find_setting(const Environment& environment, std::initial
   for (const char* name : names) {
     for (const std::string& each : {std::string(name), upper(name)}) {
       const auto value = environment(each.c_str());
-      if (value && !without_whitespace(*value).empty()) return Setting{.name = each, .value = std::string(without_whitespace(*value))};
+      if (value && !without_whitespace(*value).empty())
+        return Setting{.name = each, .value = std::string(without_whitespace(*value))};
     }
   }
   return std::nullopt;
