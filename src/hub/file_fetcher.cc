@@ -130,7 +130,7 @@ asio::awaitable<void> FileFetcher::resume(Unfinished& unfinished) {
 
 asio::awaitable<void> FileFetcher::receive(const RepoFile& file, Unfinished& unfinished) {
   bool has_started_over = unfinished.bytes == 0;
-  Retry retry(settings_.retry_delay);
+  Retry retry(settings_.retry_delay, settings_.patience);
   for (;;) {
     while (unfinished.bytes < file.size_bytes) co_await receive_once(file, unfinished, retry);
     const std::string found = unfinished.digest.finish();

@@ -35,6 +35,21 @@ bool is_address(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
+const Proxy* find_proxy(const HubSettings& settings, const Url& origin) {
+  const auto proxy = settings.proxies.find(origin);
+  if (proxy.has_error()) throw ErrorException(proxy.error());
+  return *proxy;
+}
+
+/// Returns the first line of what is no answer of a proxy, fit to be shown.
+std::string first_line(std::string_view text) {
+  constexpr size_t kMaxShown = 100;
+  std::string line;
+  for (const char c : text.substr(0, std::min(text.find_first_of("\r\n"), kMaxShown)))
+    line += c >= ' ' && c <= '~' ? c : '?';
+  return line;
+}
+
 /// Returns whether the server has closed a kept connection before it answered: the request may be sent again.
 bool was_closed(const error_code& error) {
   return error == http::error::end_of_stream || error == asio::error::eof || error == asio::error::connection_reset ||
@@ -69,11 +84,7 @@ std::string_view HttpHead::field(std::string_view name) const {
 
 HttpConnection::HttpConnection(async::Runtime& runtime, asio::ssl::context& tls, const HubSettings& settings,
                                const Url& origin)
-    : runtime_(runtime),
-      tls_(tls),
-      timeout_(settings.timeout),
-      origin_(origin),
-      proxy_(settings.proxies.find(origin)) {}
+    : runtime_(runtime), tls_(tls), timeout_(settings.timeout), origin_(origin), proxy_(find_proxy(settings, origin)) {}
 
 void HttpConnection::close() {
   parser_.reset();
@@ -107,6 +118,7 @@ asio::awaitable<void> HttpConnection::connect() {
     co_return;
   }
   if (proxy_ != nullptr) co_await open_tunnel(*stream);
+  stream->expires_after(timeout_);
   tls_stream_ = std::make_unique<TlsStream>(std::move(*stream), tls_);
   co_await agree_on_tls();
 }
@@ -117,6 +129,7 @@ asio::awaitable<void> HttpConnection::open_tunnel(PlainStream& stream) {
   const std::string what = "opening a tunnel through the proxy " + proxy_->to_string();
   const std::string request = tunnel_request(*proxy_, origin_);
   error_code error;
+  stream.expires_after(timeout_);
   co_await asio::async_write(stream, asio::buffer(request), redirect_error(use_awaitable, error));
   std::string head;
   std::array<char, 1024> piece{};
@@ -126,11 +139,13 @@ asio::awaitable<void> HttpConnection::open_tunnel(PlainStream& stream) {
     head.append(piece.data(), count);
   }
   if (error) fail(what, error);
+  if (head.find(kEnd) == std::string::npos)
+    throw_error(ErrorCode::kUnavailable, fmt::format("{}: {}: its answer '{}' has no end within {} bytes",
+                                                     origin_.origin(), what, first_line(head), kMaxHeaderBytes));
   const unsigned status = status_of(head);
   if (status / 100 == 2) co_return;
   throw_error(status == 0 || status >= kServerErrors ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument,
-              fmt::format("{}: {}: it answers '{}', wanted 200", origin_.origin(), what,
-                          std::string_view(head).substr(0, head.find('\r'))));
+              fmt::format("{}: {}: it answers '{}', wanted 200", origin_.origin(), what, first_line(head)));
 }
 
 asio::awaitable<void> HttpConnection::agree_on_tls() {
@@ -155,11 +170,11 @@ std::string HttpConnection::request_text(const HttpRequest& request) const {
   http::request_header<> header;
   header.version(kHttp11);
   header.method(request.is_head ? http::verb::head : http::verb::get);
-  const bool asks_proxy = proxy_ != nullptr && !origin_.is_tls;
-  header.target(asks_proxy ? request.url.to_string() : request.url.target);
+  header.target(is_read_by_proxy() ? request.url.to_string() : request.url.target);
   header.set(http::field::host, request.url.host_header());
   header.set(http::field::user_agent, "millrace/" MILLRACE_VERSION);
-  if (asks_proxy && !proxy_->authorization.empty()) header.set(http::field::proxy_authorization, proxy_->authorization);
+  if (is_read_by_proxy() && !proxy_->authorization.empty())
+    header.set(http::field::proxy_authorization, proxy_->authorization);
   for (const auto& [name, value] : request.headers) header.set(name, value);
   const http::request_header<>::writer writer(header, header.version(), header.method());
   return beast::buffers_to_string(writer.get());
@@ -216,6 +231,12 @@ asio::awaitable<HttpHead> HttpConnection::request(HttpRequest request) {
   HttpHead head;
   head.status = parser_->get().result_int();
   head.fields = parser_->get().base();
+  constexpr unsigned kProxyAuthenticationRequired = 407;
+  if (is_read_by_proxy() && head.status == kProxyAuthenticationRequired) {
+    close();
+    throw_error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the proxy {} wants other credentials (407)", origin_.origin(), proxy_->to_string()));
+  }
   if (const auto length = parser_->content_length()) head.content_length = *length;
   co_return head;
 }

@@ -46,11 +46,14 @@ struct HttpHead {
 /// reused by later ones. Owned by a HubClient and used on its Runtime's executor by one coroutine at a time.
 ///
 /// Everything throws ErrorException: kUnavailable when the server cannot be reached or breaks off, kTimeout after a
-/// silence of the settings' timeout, kInvalidArgument when its certificate is not accepted, or when the proxy refuses.
+/// silence of the settings' timeout, kInvalidArgument when its certificate is not accepted, when the proxy refuses, or
+/// when its variable cannot be used, which the constructor throws.
 class HttpConnection {
  public:
   HttpConnection(async::Runtime& runtime, asio::ssl::context& tls, const HubSettings& settings, const Url& origin);
 
+  /// Returns whether requests go to a proxy as they are, without encryption.
+  [[nodiscard]] bool is_read_by_proxy() const { return proxy_ != nullptr && !origin_.is_tls; }
   /// Sends a request and waits for the head of its response. What is left of an earlier body is dropped with the
   /// connection.
   [[nodiscard]] asio::awaitable<HttpHead> request(HttpRequest request);

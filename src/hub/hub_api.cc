@@ -31,23 +31,26 @@ struct Inquiry {
   HubClient& client;
   const HubSettings& settings;
   const RepoRef& repo;
+  Retry& retry;
 };
 
 asio::awaitable<void> receive(const Inquiry& inquiry, const Url& url, Answer& answer) {
-  Retry retry(inquiry.settings.retry_delay);
   for (;;) {
     Error problem;
     std::optional<std::chrono::seconds> asked;
     try {
       answer.head = co_await inquiry.client.get(url);
       answer.text = co_await inquiry.client.read_text(kMaxAnswerBytes);
-      if (answer.head.status == kOk) co_return;
+      if (answer.head.status == kOk) {
+        inquiry.retry.note_progress();
+        co_return;
+      }
       asked = retry_after(answer.head);
       problem = hub_error(answer.head, inquiry.settings, inquiry.repo);
     } catch (const ErrorException& failure) {
       problem = failure.error();
     }
-    co_await retry.wait(inquiry.runtime, std::move(problem), asked);
+    co_await inquiry.retry.wait(inquiry.runtime, std::move(problem), asked);
   }
 }
 
@@ -132,7 +135,8 @@ bool is_safe_path(std::string_view path) {
 
 asio::awaitable<RepoListing> list_repo(async::Runtime& runtime, HubClient& client, const HubSettings& settings,
                                        RepoRef repo) {
-  const Inquiry inquiry{.runtime = runtime, .client = client, .settings = settings, .repo = repo};
+  Retry retry(settings.retry_delay, settings.patience);
+  const Inquiry inquiry{.runtime = runtime, .client = client, .settings = settings, .repo = repo, .retry = retry};
   RepoListing listing;
   listing.commit = co_await resolve_commit(inquiry);
   Url url = client.api_url("/api/models/" + repo.id + "/tree/" + listing.commit + "?recursive=true");

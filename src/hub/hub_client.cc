@@ -2,7 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
+
+#include "base/log.h"
 
 namespace millrace::hub {
 namespace {
@@ -22,6 +25,50 @@ bool is_redirect(unsigned status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+std::string_view without_blanks(std::string_view text) {
+  constexpr std::string_view kWhitespace = " \t";
+  const size_t begin = text.find_first_not_of(kWhitespace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kWhitespace) + 1 - begin);
+}
+
+/// Takes what stands before the next separator off the front of a text.
+std::string_view take_part(std::string_view& text, char separator) {
+  const size_t end = std::min(text.find(separator), text.size());
+  const std::string_view part = without_blanks(text.substr(0, end));
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return part;
+}
+
+/// Reads a count of seconds, at most kMaxWait.
+std::optional<std::chrono::seconds> read_seconds(std::string_view text) {
+  // Hugging Face counts requests in windows of five minutes.
+  constexpr uint64_t kMaxWait = 600;
+  uint64_t seconds = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (failure == std::errc::invalid_argument || end != text.data() + text.size()) return std::nullopt;
+  if (failure == std::errc::result_out_of_range) seconds = kMaxWait;
+  return std::chrono::seconds(std::min(seconds, kMaxWait));
+}
+
+/// Reads the longest wait in a RateLimit field, of the quotas that are spent: "api";r=0;t=55 has no request left for 55
+/// seconds (draft-ietf-httpapi-ratelimit-headers-09).
+std::optional<std::chrono::seconds> read_reset(std::string_view field) {
+  std::optional<std::chrono::seconds> longest;
+  while (!field.empty()) {
+    std::string_view item = take_part(field, ',');
+    bool is_spent = false;
+    std::optional<std::chrono::seconds> wait;
+    while (!item.empty()) {
+      const std::string_view parameter = take_part(item, ';');
+      if (parameter == "r=0") is_spent = true;
+      if (parameter.starts_with("t=")) wait = read_seconds(parameter.substr(2));
+    }
+    if (is_spent) longest = std::max(longest, wait);
+  }
+  return longest;
+}
+
 }  // namespace
 
 HubClient::HubClient(async::Runtime& runtime, std::shared_ptr<asio::ssl::context> tls, const HubSettings& settings)
@@ -31,8 +78,16 @@ HttpConnection& HubClient::connection_to(const Url& url) {
   const std::string origin = url.origin();
   if (!connections_.contains(origin) && connections_.size() >= kMaxConnections) connections_.clear();
   auto& connection = connections_[origin];
-  if (!connection) connection = std::make_unique<HttpConnection>(runtime_, *tls_, settings_, url);
+  if (!connection) {
+    connection = std::make_unique<HttpConnection>(runtime_, *tls_, settings_, url);
+    if (has_token_for(url) && connection->is_read_by_proxy())
+      log::warn("{}: HF_TOKEN is not sent, since a proxy would read it", origin);
+  }
   return *connection;
+}
+
+bool HubClient::has_token_for(const Url& url) const {
+  return !settings_.token.empty() && url.origin() == settings_.endpoint.origin();
 }
 
 asio::awaitable<HttpHead> HubClient::get(Url url, std::optional<Range> range) {
@@ -40,12 +95,12 @@ asio::awaitable<HttpHead> HubClient::get(Url url, std::optional<Range> range) {
   for (int redirects = 0; redirects <= kMaxRedirects; ++redirects) {
     HttpRequest request{.url = url};
     request.headers.emplace_back("Accept-Encoding", "identity");
-    if (!settings_.token.empty() && url.origin() == settings_.endpoint.origin())
+    current_ = &connection_to(url);
+    if (has_token_for(url) && !current_->is_read_by_proxy())
       request.headers.emplace_back("Authorization", "Bearer " + settings_.token);
     if (range)
       request.headers.emplace_back("Range", range->end == 0 ? fmt::format("bytes={}-", range->begin)
                                                             : fmt::format("bytes={}-{}", range->begin, range->end - 1));
-    current_ = &connection_to(url);
     HttpHead head = co_await current_->request(std::move(request));
     const std::string_view location = head.field("Location");
     if (!is_redirect(head.status) || location.empty()) co_return head;
@@ -82,22 +137,8 @@ bool is_temporary(unsigned status) {
 }
 
 std::optional<std::chrono::seconds> retry_after(const HttpHead& head) {
-  // Hugging Face counts requests in windows of five minutes.
-  constexpr int kMaxSeconds = 600;
-  std::string_view text = head.field("Retry-After");
-  // "api";r=0;t=55: no request is left for 55 seconds (draft-ietf-httpapi-ratelimit-headers-09).
-  const std::string_view limit = head.field("RateLimit");
-  constexpr std::string_view kReset = ";t=";
-  const size_t reset = limit.find(kReset);
-  const bool is_spent = head.status == kTooManyRequests && limit.find(";r=0;") != std::string_view::npos;
-  if (is_spent && reset != std::string_view::npos) {
-    text = limit.substr(reset + kReset.size());
-    text = text.substr(0, text.find_first_of(";, "));
-  }
-  int seconds = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (failure != std::errc() || end != text.data() + text.size() || seconds < 0) return std::nullopt;
-  return std::chrono::seconds(std::min(seconds, kMaxSeconds));
+  const auto asked = read_seconds(without_blanks(head.field("Retry-After")));
+  return head.status == kTooManyRequests ? std::max(asked, read_reset(head.field("RateLimit"))) : asked;
 }
 
 Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef& repo, std::string_view file) {

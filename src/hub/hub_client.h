@@ -11,8 +11,8 @@
 
 namespace millrace::hub {
 
-/// Sends requests to a hub and follows its redirects. The token goes to the hub's origin only. Owned by one coroutine,
-/// on its Runtime's executor; keeps a connection per origin.
+/// Sends requests to a hub and follows its redirects. The token goes to the hub's origin only, and never through a
+/// proxy that could read it. Owned by one coroutine, on its Runtime's executor; keeps a connection per origin.
 ///
 /// Everything throws ErrorException, as HttpConnection does.
 class HubClient {
@@ -35,6 +35,7 @@ class HubClient {
 
  private:
   [[nodiscard]] HttpConnection& connection_to(const Url& url);
+  [[nodiscard]] bool has_token_for(const Url& url) const;
 
   async::Runtime& runtime_;
   const std::shared_ptr<asio::ssl::context> tls_;
@@ -45,7 +46,7 @@ class HubClient {
 
 /// Returns whether a request that was answered so may succeed later: 408, 429 and 5xx.
 [[nodiscard]] bool is_temporary(unsigned status);
-/// Returns the seconds that an answer wants before the next request, by RateLimit or Retry-After, or nothing.
+/// Returns the seconds that an answer wants before the next request, by RateLimit and Retry-After, or nothing.
 [[nodiscard]] std::optional<std::chrono::seconds> retry_after(const HttpHead& head);
 /// Returns why a hub refuses a request for a repository, or for a file of it, and what to do about it.
 [[nodiscard]] Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef& repo,

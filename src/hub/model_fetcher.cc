@@ -18,6 +18,8 @@ namespace {
 
 /// Files that are downloaded at once: more would share the same line.
 constexpr size_t kParallelFiles = 4;
+/// How long a hub may make the process wait that could serve what is in the cache.
+constexpr std::chrono::seconds kPatienceWithCache{60};
 
 Result<std::string> read_index(const std::filesystem::path& folder) {
   return read_optional_text_file(folder / kIndexName);
@@ -36,30 +38,36 @@ Result<FetchedModel> ModelFetcher::fetch(const RepoRef& repo, FetchScope scope, 
     if (found.has_error()) return make_error(found.error().code, "{} (HF_HUB_OFFLINE is set)", found.error().message);
     return found;
   }
-  if (is_commit(repo.revision)) {
-    // A commit never changes, so nothing is asked when every file is there. Another program may have fetched some of
-    // them, without a list.
-    if (auto found = find_in_cache(repo, scope); found && found->is_listed) return found;
-  }
+  auto held = find_in_cache(repo, scope);
+  // A commit never changes, so nothing is asked when every file is there. Another program may have fetched some of
+  // them, without a list.
+  const bool is_fixed = is_commit(repo.revision);
+  if (is_fixed && held && held->is_listed) return held;
+  FetchedModel model;
+  const auto done = ask_hub(repo, scope, held ? kPatienceWithCache : settings_.patience, model, stop);
+  if (done) return model;
+  const ErrorCode code = done.error().code;
+  const bool is_unreachable = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
+  const bool may_be_served = is_fixed ? code != ErrorCode::kAborted && code != ErrorCode::kData : is_unreachable;
+  if (!held || !may_be_served) return done.error();
+  log::warn("{}; using the revision in the cache, {}", done.error().message, held->listing.commit);
+  return held;
+}
+
+Result<void> ModelFetcher::ask_hub(const RepoRef& repo, FetchScope scope, std::chrono::seconds patience,
+                                   FetchedModel& model, const std::stop_token& stop) {
   if (!tls_) {
     auto made = make_tls_context(settings_.ca_file);
     if (made.has_error()) return made.error();
     tls_ = *made;
   }
-  FetchedModel model;
-  const auto done =
-      run_blocking([&](async::Runtime& runtime,
-                       async::TaskGroup& workers) { return fetch_from_hub(runtime, workers, repo, scope, model); },
-                   stop);
-  if (done) return model;
-  const bool is_unreachable = done.error().code == ErrorCode::kUnavailable || done.error().code == ErrorCode::kTimeout;
-  if (is_unreachable) {
-    if (auto found = find_in_cache(repo, scope)) {
-      log::warn("{}; using the revision in the cache, {}", done.error().message, found->listing.commit);
-      return found;
-    }
-  }
-  return done.error();
+  HubSettings settings = settings_;
+  settings.patience = patience;
+  return run_blocking(
+      [&](async::Runtime& runtime, async::TaskGroup& workers) {
+        return fetch_from_hub(runtime, workers, settings, repo, scope, model);
+      },
+      stop);
 }
 
 Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope scope) const {
@@ -104,37 +112,40 @@ Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope
   return model;
 }
 
-asio::awaitable<RepoListing> ModelFetcher::list(async::Runtime& runtime, const RepoRef& repo) {
-  HubClient client(runtime, tls_, settings_);
-  auto listing = co_await list_repo(runtime, client, settings_, repo);
+asio::awaitable<RepoListing> ModelFetcher::list(async::Runtime& runtime, const HubSettings& settings,
+                                                const RepoRef& repo) {
+  HubClient client(runtime, tls_, settings);
+  auto listing = co_await list_repo(runtime, client, settings, repo);
   co_return listing;
 }
 
 asio::awaitable<void> ModelFetcher::fetch_from_hub(async::Runtime& runtime, async::TaskGroup& workers,
-                                                   const RepoRef& repo, FetchScope scope, FetchedModel& model) {
-  const HubCache cache(settings_.cache);
-  model.listing = co_await list(runtime, repo);
+                                                   const HubSettings& settings, const RepoRef& repo, FetchScope scope,
+                                                   FetchedModel& model) {
+  const HubCache cache(settings.cache);
+  model.listing = co_await list(runtime, settings, repo);
   model.is_listed = true;
   const std::string& commit = model.listing.commit;
   model.folder = cache.snapshot(repo, commit);
-  co_await fetch_files(runtime, workers, repo, commit, description_files(model.listing));
+  co_await fetch_files(runtime, workers, settings, repo, commit, description_files(model.listing));
   const auto index = read_index(model.folder);
   if (index.has_error()) throw ErrorException(index.error());
   auto weights = weight_files(model.listing, *index, repo.gguf);
   if (weights.has_error())
     throw_error(weights.error().code, fmt::format("{}: {}", repo.to_string(), weights.error().message));
   set_weights(model, std::move(*weights));
-  if (scope == FetchScope::kAll) co_await fetch_files(runtime, workers, repo, commit, model.weights);
+  if (scope == FetchScope::kAll) co_await fetch_files(runtime, workers, settings, repo, commit, model.weights);
   model.has_weights =
       std::ranges::all_of(model.weights, [&](const RepoFile& file) { return cache.contains(repo, commit, file); });
   for (const auto& recorded : {cache.record_listing(repo, model.listing), cache.record_commit(repo, commit)}) {
-    if (recorded.has_error()) throw ErrorException(recorded.error());
+    if (recorded.has_error()) log::warn("{}", recorded.error().message);
   }
 }
 
-asio::awaitable<void> ModelFetcher::fetch_files(async::Runtime& runtime, async::TaskGroup& workers, const RepoRef& repo,
+asio::awaitable<void> ModelFetcher::fetch_files(async::Runtime& runtime, async::TaskGroup& workers,
+                                                const HubSettings& settings, const RepoRef& repo,
                                                 const std::string& commit, std::vector<RepoFile> files) {
-  const HubCache cache(settings_.cache);
+  const HubCache cache(settings.cache);
   std::deque<RepoFile> missing;
   uint64_t total_bytes = 0;
   for (RepoFile& file : files) {
@@ -149,8 +160,8 @@ asio::awaitable<void> ModelFetcher::fetch_files(async::Runtime& runtime, async::
   std::deque<FileFetcher> fetchers;
   const size_t fetcher_count = std::min(kParallelFiles, work.size());
   for (size_t i = 0; i < fetcher_count; ++i) {
-    HubClient& client = clients.emplace_back(runtime, tls_, settings_);
-    FileFetcher& fetcher = fetchers.emplace_back(runtime, client, settings_, cache, repo, commit, progress);
+    HubClient& client = clients.emplace_back(runtime, tls_, settings);
+    FileFetcher& fetcher = fetchers.emplace_back(runtime, client, settings, cache, repo, commit, progress);
     workers.spawn("fetch files", work.take_in_turn([&fetcher](const RepoFile& file) { return fetcher.fetch(file); }));
   }
   co_await join_workers(workers);

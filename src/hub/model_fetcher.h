@@ -34,20 +34,25 @@ class ModelFetcher {
   explicit ModelFetcher(HubSettings settings) : settings_(std::move(settings)) {}
 
   /// Makes the files of a revision available. Files that the cache has are not downloaded. Without the network, and
-  /// when the hub cannot be reached, the cache alone answers, if it has every file. Errors: those of hub_error();
-  /// kUnavailable when the hub cannot be reached and the cache lacks files; kData for contents that do not match.
+  /// when the hub cannot be reached, the cache alone answers, if it has every file. A commit in the cache is also
+  /// served when the hub refuses. Errors: those of hub_error(); kUnavailable when the hub cannot be reached and the
+  /// cache lacks files; kData for contents that do not match.
   [[nodiscard]] Result<FetchedModel> fetch(const RepoRef& repo, FetchScope scope, const std::stop_token& stop = {});
 
   [[nodiscard]] const HubSettings& settings() const { return settings_; }
 
  private:
   [[nodiscard]] Result<FetchedModel> find_in_cache(const RepoRef& repo, FetchScope scope) const;
+  [[nodiscard]] Result<void> ask_hub(const RepoRef& repo, FetchScope scope, std::chrono::seconds patience,
+                                     FetchedModel& model, const std::stop_token& stop);
   [[nodiscard]] asio::awaitable<void> fetch_from_hub(async::Runtime& runtime, async::TaskGroup& workers,
-                                                     const RepoRef& repo, FetchScope scope, FetchedModel& model);
-  [[nodiscard]] asio::awaitable<RepoListing> list(async::Runtime& runtime, const RepoRef& repo);
+                                                     const HubSettings& settings, const RepoRef& repo, FetchScope scope,
+                                                     FetchedModel& model);
+  [[nodiscard]] asio::awaitable<RepoListing> list(async::Runtime& runtime, const HubSettings& settings,
+                                                  const RepoRef& repo);
   [[nodiscard]] asio::awaitable<void> fetch_files(async::Runtime& runtime, async::TaskGroup& workers,
-                                                  const RepoRef& repo, const std::string& commit,
-                                                  std::vector<RepoFile> files);
+                                                  const HubSettings& settings, const RepoRef& repo,
+                                                  const std::string& commit, std::vector<RepoFile> files);
 
   const HubSettings settings_;
   std::shared_ptr<asio::ssl::context> tls_;

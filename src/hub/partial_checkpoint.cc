@@ -200,7 +200,7 @@ asio::awaitable<void> PartialCheckpoint::download_all(async::Runtime& runtime, a
 asio::awaitable<void> PartialCheckpoint::download_piece(async::Runtime& runtime, HubClient& client, const Piece& piece,
                                                         FetchProgress* progress) {
   uint64_t done_bytes = 0;
-  Retry retry(settings_.retry_delay);
+  Retry retry(settings_.retry_delay, settings_.patience);
   while (done_bytes < piece.range.size()) {
     const uint64_t before = done_bytes;
     Error problem = make_error(ErrorCode::kUnavailable, "{}: the hub broke off {}", repo_.id, piece.file->path);

@@ -107,9 +107,7 @@ Result<HubSettings> hub_settings(const Environment& environment) {
   const auto timeout = read_timeout(environment, settings.timeout);
   if (timeout.has_error()) return timeout.error();
   settings.timeout = *timeout;
-  auto proxies = proxy_settings(environment);
-  if (proxies.has_error()) return proxies.error();
-  settings.proxies = std::move(*proxies);
+  settings.proxies = proxy_settings(environment);
   return settings;
 }
 

@@ -21,6 +21,7 @@ struct HubSettings {
   bool is_offline = false;        ///< HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE
   std::chrono::milliseconds timeout{10'000};     ///< HF_HUB_DOWNLOAD_TIMEOUT: silence after which a request is repeated
   std::chrono::milliseconds retry_delay{1'000};  ///< before the first repetition; doubles with each
+  std::chrono::seconds patience{600};            ///< sum of the waits that a server may ask for
   std::string ca_file;                           ///< SSL_CERT_FILE; empty: the system's authorities
   ProxySettings proxies;                         ///< http_proxy, https_proxy, all_proxy, no_proxy
 };

@@ -26,6 +26,9 @@ Result<Url> take_apart(const urls::url_view_base& parsed, std::string_view text)
   } else if (parsed.scheme_id() != urls::scheme::https) {
     return make_error(ErrorCode::kInvalidArgument, "'{}': its scheme is not http or https", text);
   }
+  // Decoded, such a host could hold line ends, which would end a line of a request.
+  if (std::string_view(parsed.encoded_host()).find('%') != std::string_view::npos)
+    return make_error(ErrorCode::kInvalidArgument, "'{}': its host has encoded characters", text);
   url.host = parsed.host_address();
   if (url.host.empty()) return make_error(ErrorCode::kInvalidArgument, "'{}' names no host", text);
   url.port = url.is_tls ? kHttpsPort : kHttpPort;
@@ -45,7 +48,8 @@ Result<Url> take_apart(const urls::url_view_base& parsed, std::string_view text)
 /// and quotes.
 std::string with_encoded_tail(std::string_view text) {
   const size_t scheme = text.find("://");
-  const size_t host = scheme == std::string_view::npos ? (text.starts_with("//") ? 2 : 0) : scheme + 3;
+  const bool has_scheme = scheme != std::string_view::npos && text.find_first_of("/?#") == scheme + 1;
+  const size_t host = has_scheme ? scheme + 3 : (text.starts_with("//") ? 2 : 0);
   const size_t tail = host == 0 ? 0 : std::min(text.find_first_of("/?#", host), text.size());
   std::string encoded(text.substr(0, tail));
   for (const char c : text.substr(tail)) {

@@ -1,4 +1,4 @@
-"""An HTTP proxy that passes plain requests on, and answers requests for tunnels with a status."""
+"""An HTTP proxy that passes plain requests on, and answers requests for tunnels with a status. Every name is this machine."""
 
 import http.client
 import threading
@@ -22,9 +22,8 @@ class FakeProxy:
             def do_GET(self):
                 state.requests.append((self.path, self.headers.get("Proxy-Authorization")))
                 url = urllib.parse.urlsplit(self.path)
-                connection = http.client.HTTPConnection(url.netloc)
-                headers = {name: value for name, value in self.headers.items() if not name.startswith("Proxy-")}
-                connection.request("GET", self.path.split(url.netloc, 1)[1], headers=headers)
+                connection = http.client.HTTPConnection("127.0.0.1", url.port)
+                connection.request("GET", self.path.split(url.netloc, 1)[1], headers=dict(self.headers))
                 answer = connection.getresponse()
                 body = answer.read()
                 self.send_response(answer.status)

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "hub/hub_client.h"
 #include "hub/proxy.h"
 #include "hub/repo_ref.h"
 #include "hub/settings.h"
@@ -50,6 +51,13 @@ TEST_CASE("A Location is resolved against its sender") {
   CHECK(signed_url.value().target == "/o?name=%22a%20b%7Cc%22&Signature=x~y%2Fz%20");
   CHECK(resolve_location(base, "/\xC3\xA4 b").value().target == "/%C3%A4%20b");
   CHECK(resolve_location(base, "http://[::1]:81/[x]").value().to_string() == "http://[::1]:81/%5Bx%5D");
+  CHECK(resolve_location(base, R"(/o?name="a b"&next=https://cdn/x)").value().to_string() ==
+        "https://hub.example/o?name=%22a%20b%22&next=https://cdn/x");
+  for (const char* text : {"https://evil%0d%0aX:%20y/", "https://a%00.b/", "https://a%40b/"}) {
+    CAPTURE(text);
+    CHECK(resolve_location(base, text).error().code == ErrorCode::kData);
+    CHECK(parse_url(text).error().code == ErrorCode::kInvalidArgument);
+  }
   CHECK(resolve_location(base, "ftp://other/").error().code == ErrorCode::kData);
   CHECK(resolve_location(base, "http://a b/").error().code == ErrorCode::kData);
 }
@@ -135,41 +143,77 @@ TEST_CASE("Settings follow the variables of the Python library") {
 }
 
 std::string proxy_of(const ProxySettings& settings, const char* url) {
-  const Proxy* proxy = settings.find(parse_url(url).value());
+  const Proxy* proxy = settings.find(parse_url(url).value()).value();
   return proxy == nullptr ? "none" : proxy->to_string();
 }
 
 TEST_CASE("Proxies follow the variables that curl reads") {
   const auto settings = proxy_settings(environment({{"HTTPS_PROXY", "http://u:p%40ss@secure.example:3128/"},
-                                                    {"http_proxy", "plain.example:8080"},
+                                                    {"http_proxy", " http://@plain.example:8080\n"},
                                                     {"HTTP_PROXY", "http://other.example"},
-                                                    {"no_proxy", "localhost, .corp.example,*.lan 10.0.0.1:81"}}))
-                            .value();
+                                                    {"no_proxy", ".corp.example,*.lan 10.0.0.1:81"}}));
   CHECK(proxy_of(settings, "https://huggingface.co/x") == "secure.example:3128");
   CHECK(proxy_of(settings, "http://mirror.example/x") == "plain.example:8080");
-  CHECK(settings.for_https->authorization == "Basic dTpwQHNz");
-  CHECK(settings.for_http->authorization.empty());
-  for (const char* url : {"http://localhost:8080/", "https://hub.corp.example/", "https://corp.example/",
-                          "https://a.lan/", "http://10.0.0.1:81/"}) {
+  CHECK(settings.for_https->value().authorization == "Basic dTpwQHNz");
+  CHECK(settings.for_http->value().authorization.empty());
+  for (const char* url :
+       {"http://localhost:8080/", "https://a.localhost/", "http://127.1.2.3/", "http://[::1]:8/",
+        "https://hub.corp.example/", "https://corp.example/", "https://a.lan/", "http://10.0.0.1:81/"}) {
     CAPTURE(url);
     CHECK(proxy_of(settings, url) == "none");
   }
   CHECK(proxy_of(settings, "http://10.0.0.1:82/") == "plain.example:8080");
   CHECK(proxy_of(settings, "http://notcorp.example/") == "plain.example:8080");
-  const auto both = proxy_settings(environment({{"all_proxy", "http://[::1]:9"}, {"NO_PROXY", ""}})).value();
-  CHECK(both.for_http->host == "::1");
+  const auto both = proxy_settings(environment({{"all_proxy", "http://[::1]:9"}, {"NO_PROXY", ""}}));
+  CHECK(proxy_of(both, "http://a/") == "[::1]:9");
   CHECK(proxy_of(both, "https://a/") == proxy_of(both, "http://a/"));
-  CHECK(proxy_of(proxy_settings(environment({{"all_proxy", "a:1"}, {"no_proxy", "*"}})).value(), "http://b/") ==
-        "none");
+  CHECK(proxy_of(proxy_settings(environment({{"all_proxy", "a:1"}, {"no_proxy", "*"}})), "http://b/") == "none");
 }
 
-TEST_CASE("A wrong proxy is named without its password") {
-  for (const char* text : {"socks5://u:secret@host:1", "http://u:secret@host:99999", "http://u:secret@a b"}) {
+TEST_CASE("A wrong proxy is named without its password where it is needed") {
+  for (const char* text :
+       {"socks5://u:secret@host:1", "https://u:secret@host:1", "http://u:secret@host:99999", "http://u:secret@a b",
+        "http://u:1/secret@host", "http://u:1?secret@host", "http://u:1#secret@host", "http://u@host/secret"}) {
     CAPTURE(text);
-    const auto settings = hub_settings(environment({{"https_proxy", text}}));
-    REQUIRE(settings.has_error());
-    CHECK(settings.error().message.starts_with("https_proxy"));
-    CHECK(settings.error().message.find("secret") == std::string::npos);
+    const HubSettings settings = hub_settings(environment({{"https_proxy", text}})).value();
+    CHECK(proxy_of(settings.proxies, "http://a/") == "none");
+    CHECK(proxy_of(settings.proxies, "https://localhost/") == "none");
+    const auto proxy = settings.proxies.find(parse_url("https://a/").value());
+    REQUIRE(proxy.has_error());
+    CHECK(proxy.error().code == ErrorCode::kInvalidArgument);
+    CHECK(proxy.error().message.starts_with("https_proxy"));
+    CHECK(proxy.error().message.find("secret") == std::string::npos);
+  }
+  const HubSettings none = hub_settings(environment({{"all_proxy", "socks5://host:1"}, {"no_proxy", "*"}})).value();
+  CHECK(proxy_of(none.proxies, "https://a/") == "none");
+}
+
+TEST_CASE("The wait that a hub asks for is the longest of those that count") {
+  struct Case {
+    const char* limit;
+    const char* retry_after;
+    int seconds;  // -1: none
+  };
+  for (const auto& [limit, after, seconds] : {
+           Case{R"("api";r=100;t=200, "resolvers";r=0;t=55)", "", 55},
+           Case{R"("api";t=55;r=0)", "", 55},
+           Case{R"("api"; r=0; t=55)", "30", 55},
+           Case{R"("api";r=0;t=5)", "30", 30},
+           Case{R"("api";r=0;t=x)", "30", 30},
+           Case{R"("api";r=9;t=55)", "", -1},
+           Case{"", "99999999999", 600},
+           Case{"", "99999999999999999999999", 600},
+           Case{"", "Wed, 21 Oct 2026 07:28:00 GMT", -1},
+           Case{"", "-3", -1},
+           Case{"", "", -1},
+       }) {
+    CAPTURE(limit, after);
+    HttpHead head;
+    head.status = 429;
+    if (*limit != '\0') head.fields.set("RateLimit", limit);
+    if (*after != '\0') head.fields.set("Retry-After", after);
+    const auto wait = retry_after(head);
+    CHECK((wait ? wait->count() : -1) == seconds);
   }
 }
 
