@@ -239,10 +239,12 @@ tensor::CodeStorage make_codes(const tensor::HostTensor& matrix, WeightFormat fo
   constexpr uint16_t kScale = 0x1400;  // 2^-10 as f16
   const bool has_minimums = format == WeightFormat::kQ4K || format == WeightFormat::kQ5K;
   const bool has_halves = format == WeightFormat::kQ6K;
+  const int integer_bits = format == WeightFormat::kQ5K ? 5 : has_halves ? 6 : 8;
   tensor::CodeStorage storage{.name = matrix.name,
                               .rows = matrix.shape[0],
                               .cols = matrix.shape[1],
                               .bits = format == WeightFormat::kQ4K ? 4 : 8,
+                              .integer_bits = integer_bits,
                               .offsets = has_minimums ? tensor::CodeOffsets::kMinimums : tensor::CodeOffsets::kNone,
                               .group = format == WeightFormat::kQ8_0 ? 32 : 256,
                               .scale_dtype = tensor::DType::kF16,
@@ -250,8 +252,11 @@ tensor::CodeStorage make_codes(const tensor::HostTensor& matrix, WeightFormat fo
   const tensor::CodeMatrix layout = storage.view();
   const auto count = [&](int64_t per_row) { return static_cast<size_t>(storage.rows * per_row); };
   std::minstd_rand engine(1);
+  const bool has_fewer = integer_bits < 8;
+  const unsigned mask = has_fewer ? (1u << integer_bits) - 1 : 255u;
+  const unsigned least = !has_fewer ? 0 : has_minimums ? 128u : 128u - (1u << (integer_bits - 1));
   storage.codes.resize(count(layout.row_bytes()));
-  for (uint8_t& code : storage.codes) code = static_cast<uint8_t>(engine() >> 8);
+  for (uint8_t& code : storage.codes) code = static_cast<uint8_t>((engine() >> 8 & mask) + least);
   storage.scales.resize(count(layout.groups()) * sizeof(kScale));
   for (size_t i = 0; i < storage.scales.size(); i += sizeof(kScale))
     std::memcpy(storage.scales.data() + i, &kScale, sizeof(kScale));

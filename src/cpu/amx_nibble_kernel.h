@@ -1,6 +1,6 @@
 #pragma once
 
-// GEMM of 4-bit panels with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
+// GEMM of panels of codes with 8-bit rows on tile registers (AMX), and of those of 4 bits. Included only by kernels.cc.
 
 #include "cpu/amx_w8a8_kernel.h"
 #include "cpu/nibble_kernel.h"
@@ -10,8 +10,8 @@ namespace {
 
 /// Adds the sums of `rows` rows of a tile by 32 columns of a unit, times their scales, to c.
 template <CodeOffsetType kType>
-MILLRACE_INLINE void add_nibble_tile(const Int8LhsTile& lhs, int rows, const CodeTerms (&terms)[2], int offset,
-                                     const int32_t (*sums)[32], float* c) {
+MILLRACE_INLINE void add_code_tile(const Int8LhsTile& lhs, int rows, const CodeTerms (&terms)[2], int offset,
+                                   const int32_t (*sums)[32], float* c) {
   for (int row = 0; row < rows; ++row, c += kPanelColumns) {
     const CodeLhs of_row({.scale = lhs.scale[row], .compensation = lhs.compensation[row]}, offset);
 #pragma clang loop unroll(full)
@@ -24,28 +24,25 @@ MILLRACE_INLINE void add_nibble_tile(const Int8LhsTile& lhs, int rows, const Cod
 
 /// Unpacks the codes of a block. Where the halves of units have factors of their own, a unit becomes two, each with the
 /// other half's weights zero.
-template <NibbleReading kCodes>
-MILLRACE_INLINE void unpack_nibble_block(const CodePanelFormat& format, CodeCursor& cursor, int64_t steps,
-                                         const CodeTable& table, std::byte* scratch, NibbleBlock& block) {
-  block.unpack<reads_table(kCodes)>(cursor, steps, table, scratch);
-  if constexpr (kCodes == NibbleReading::kTableHalves) {
-    constexpr size_t kHalfBytes = kUnpackedUnitBytes / 2;
-    static_assert(2 * kUnpackedUnits * kUnpackedUnitBytes <= static_cast<int>(kW8ScratchBytes));
-    for (int unit = block.count - 1; unit >= 0; --unit) {
-      std::byte* const from = scratch + unit * kUnpackedUnitBytes;
-      std::byte* const to = scratch + 2 * unit * kUnpackedUnitBytes;
-      __builtin_memcpy(to + 3 * kHalfBytes, from + kHalfBytes, kHalfBytes);
-      __builtin_memset(to + 2 * kHalfBytes, format.offset, kHalfBytes);
-      __builtin_memmove(to, from, kHalfBytes);
-      __builtin_memset(to + kHalfBytes, format.offset, kHalfBytes);
+template <bool kHalves, class UnpackUnit>
+MILLRACE_INLINE void unpack_tiled_block(const CodePanelFormat& format, CodeCursor& cursor, int64_t steps,
+                                        std::byte* scratch, CodeBlock& block, UnpackUnit&& unpack_unit) {
+  constexpr int kHalfBytes = kUnpackedUnitBytes / 2;
+  constexpr int kStride = kUnpackedUnitBytes * (kHalves ? 2 : 1);
+  static_assert(kUnpackedUnits * kStride <= static_cast<int>(kW8ScratchBytes));
+  block.unpack(cursor, steps, scratch, kStride, [&](const char* codes, char* out) __attribute__((always_inline)) {
+    unpack_unit(codes, out);
+    if constexpr (kHalves) {
+      __builtin_memcpy(out + 3 * kHalfBytes, out + kHalfBytes, kHalfBytes);
+      __builtin_memset(out + kHalfBytes, format.offset, 2 * kHalfBytes);
     }
-  }
+  });
 }
 
 /// Multiplies up to 32 rows by 32 columns from `column` on over a block of units of `kParts` parts. The tiles of a part
 /// run while the previous part's sums are added.
 template <bool kBoth, int kParts>
-MILLRACE_INLINE void code_columns(const CodePanelFormat& format, const NibbleBlock& block, const char* unpacked,
+MILLRACE_INLINE void code_columns(const CodePanelFormat& format, const CodeBlock& block, const char* unpacked,
                                   const Int8LhsTile* upper, const Int8LhsTile* lower, int rows, int column, float* c,
                                   PanelPrefetch& ahead) {
   Int8Buffer buffer[2];
@@ -66,27 +63,27 @@ MILLRACE_INLINE void code_columns(const CodePanelFormat& format, const NibbleBlo
     const Int8Sums& sums = buffer[at % 2].sums;
     with_code_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
       constexpr CodeOffsetType kType = decltype(type)::kValue;
-      add_nibble_tile<kType>(upper[unit], upper_rows, terms, offset, sums, c);
+      add_code_tile<kType>(upper[unit], upper_rows, terms, offset, sums, c);
       if constexpr (kBoth) {
-        add_nibble_tile<kType>(lower[unit], rows - kTileHeight, terms, offset, sums + kTileHeight,
-                               c + kTileHeight * kPanelColumns);
+        add_code_tile<kType>(lower[unit], rows - kTileHeight, terms, offset, sums + kTileHeight,
+                             c + kTileHeight * kPanelColumns);
       }
     });
   }
 }
 
-template <NibbleReading kCodes>
-void tiled_nibbles(const GemmTask& task) {
-  constexpr int kParts = kCodes == NibbleReading::kTableHalves ? 2 : 1;
+/// Multiplies tiled rows with codes that unpack_unit(codes, bytes) writes as bytes.
+template <bool kHalves, class UnpackUnit>
+MILLRACE_INLINE void tiled_codes(const GemmTask& task, UnpackUnit&& unpack_unit) {
+  constexpr int kParts = kHalves ? 2 : 1;
   const CodePanelFormat& format = *task.codes;
-  const CodeTable table(format);
   CodeCursor cursor(format, task.panel);
   const int squares = (task.rows + kSquareRows - 1) / kSquareRows;
   if (!task.accumulate) clear_code_sums(task);
   configure_int8();
   for (int64_t step = 0; step < task.steps; step += int64_t{kUnpackedUnits} * kCodeUnitSteps) {
-    NibbleBlock block;
-    unpack_nibble_block<kCodes>(format, cursor, task.steps - step, table, task.scratch, block);
+    CodeBlock block;
+    unpack_tiled_block<kHalves>(format, cursor, task.steps - step, task.scratch, block, unpack_unit);
     const bool is_last = task.steps - step <= int64_t{kUnpackedUnits} * kCodeUnitSteps;
     PanelPrefetch ahead = block.prefetch(task, is_last, 2 * squares * block.count);
     const auto* const unpacked = reinterpret_cast<const char*>(task.scratch);
@@ -107,6 +104,13 @@ void tiled_nibbles(const GemmTask& task) {
     }
   }
   _tile_release();
+}
+
+template <NibbleReading kCodes>
+void tiled_nibbles(const GemmTask& task) {
+  const CodeTable table(*task.codes);
+  tiled_codes<kCodes == NibbleReading::kTableHalves>(
+      task, [&table](const char* codes, char* out) { unpack_nibbles<reads_table(kCodes)>(codes, table, out); });
 }
 
 void gemm_nibbles_amx(const GemmTask& task) {

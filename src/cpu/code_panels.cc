@@ -20,6 +20,9 @@ using tensor::kCodeHalf;
 constexpr int64_t kUnit = tensor::kCodeUnit;
 static_assert(kUnit == kW8GroupElements);
 constexpr int kByteOffset = 128;  // of integers that are stored as bytes
+constexpr int kNibbleBits = 4;
+constexpr int kFiveBits = 5;
+constexpr int kByteBits = 8;
 
 CodeScaleType scale_type_of(DType dtype) {
   switch (dtype) {
@@ -38,12 +41,49 @@ CodeOffsetType offset_type_of(std::span<const CodeMatrix> parts) {
   return has(CodeOffsets::kZeroPoints) ? CodeOffsetType::kZeroPoints : CodeOffsetType::kConstant;
 }
 
+/// The integers of a part before zero points are subtracted.
+struct IntegerRange {
+  int least;
+  int most;
+};
+
+IntegerRange integer_range(const CodeMatrix& part) {
+  if (part.bits == kNibbleBits) {
+    const std::array<int8_t, 16> integers = tensor::code_integers(part.values, part.offsets);
+    const auto [least, most] = std::ranges::minmax_element(integers);
+    return {*least, *most};
+  }
+  const int count = 1 << part.integer_bits;
+  return part.offsets == CodeOffsets::kNone ? IntegerRange{-count / 2, count / 2 - 1} : IntegerRange{0, count - 1};
+}
+
+/// Returns what is added to integers without zero points in codes of that many bits.
+int shift_of(std::span<const CodeMatrix> parts, int bits) {
+  const auto has_negative = [](const CodeMatrix& part) { return integer_range(part).least < 0; };
+  return bits == kByteBits || std::ranges::any_of(parts, has_negative) ? 1 << (bits - 1) : 0;
+}
+
+/// Returns the bits of codes that hold the integers of all parts.
+int panel_bits(std::span<const CodeMatrix> parts) {
+  if (tensor::share_nibble_layout(parts)) return kNibbleBits;
+  // Codes of 6 bits are bytes: on Zen 4 a GEMM of 4 rows unpacks them at 0.75 of that speed.
+  const int shift = shift_of(parts, kFiveBits);
+  const auto fits = [shift](const CodeMatrix& part) {
+    const IntegerRange range = integer_range(part);
+    const int own = part.offsets == CodeOffsets::kZeroPoints ? 0 : shift;
+    return range.least + own >= 0 && range.most + own < 1 << kFiveBits;
+  };
+  if (std::ranges::all_of(parts, fits)) return kFiveBits;
+  return kByteBits;
+}
+
 /// Sets the integers of the codes, shifted to be unsigned.
-void set_integers(CodePanelFormat& format, CodeValues values) {
-  if (format.has_bytes) {
-    format.offset = format.offset_type == CodeOffsetType::kZeroPoints ? 0 : kByteOffset;
+void set_integers(CodePanelFormat& format, std::span<const CodeMatrix> parts) {
+  if (format.bits != kNibbleBits) {
+    format.offset = format.offset_type == CodeOffsetType::kZeroPoints ? 0 : shift_of(parts, format.bits);
     return;
   }
+  const CodeValues values = parts.front().values;
   format.offset = format.offset_type == CodeOffsetType::kConstant ? 8 : 0;
   if (values == CodeValues::kInteger) return;
   const std::array<int8_t, 16> integers = tensor::code_integers(values, CodeOffsets::kNone);
@@ -80,7 +120,7 @@ int units_per_group(std::span<const CodeMatrix> parts, const std::vector<PanelSh
   return static_cast<int>(columns / kUnit);
 }
 
-/// The codes of one unit of a column, or the integers that a panel of 8-bit codes has in their place.
+/// The codes of one unit of a column, or the shifted integers that a panel of more than 4 bits has in their place.
 struct UnitColumn {
   std::array<uint8_t, kUnit> codes{};
 };
@@ -97,33 +137,67 @@ UnitColumn read_codes(const CodeMatrix& matrix, int64_t row, int64_t first, int6
   return column;
 }
 
-/// Converts codes to the bytes of a panel of 8-bit codes, whose integers are less by an offset or a zero point.
-void to_bytes(const CodePanelFormat& format, const CodeMatrix& matrix, bool is_signed, UnitColumn& column) {
-  const std::array<int8_t, 16> integers = tensor::code_integers(matrix.values, matrix.offsets);
-  const bool is_shifted = matrix.offsets != CodeOffsets::kZeroPoints;  // otherwise panels have zero points, too
-  CHECK(is_shifted || format.offset_type == CodeOffsetType::kZeroPoints, "{} has zero points", matrix.name);
-  for (uint8_t& code : column.codes) {
-    if (matrix.bits == 4) code = static_cast<uint8_t>(integers[code] + (is_shifted ? kByteOffset : 0));
-    if (is_signed) code ^= kByteOffset;
-  }
+/// Returns the zero point of integers that are shifted in a panel with zero points.
+uint8_t shared_zero_point(const CodePanelFormat& format) {
+  return static_cast<uint8_t>(1 << (format.bits - 1));
 }
 
-/// Writes codes to a column of a unit: bytes of the codes of an input and of that four further.
-void write_codes(const UnitColumn& column, std::byte* unit, size_t at) {
+/// Converts codes [begin, end) to those of a panel of more than 4 bits, whose integers are less by an offset or a zero
+/// point.
+void to_panel_codes(const CodePanelFormat& format, const CodeMatrix& matrix, int64_t begin, int64_t end,
+                    UnitColumn& column) {
+  const std::array<int8_t, 16> integers = tensor::code_integers(matrix.values, matrix.offsets);
+  const bool has_zeros = matrix.offsets == CodeOffsets::kZeroPoints;  // otherwise panels have zero points, too
+  CHECK(!has_zeros || format.offset_type == CodeOffsetType::kZeroPoints, "{} has zero points", matrix.name);
+  const int shift = has_zeros                                           ? 0
+                    : format.offset_type == CodeOffsetType::kZeroPoints ? shared_zero_point(format)
+                                                                        : format.offset;
+  int all = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    uint8_t& code = column.codes[static_cast<size_t>(i)];
+    const int integer = matrix.bits == kNibbleBits ? integers[code] : has_zeros ? code : code - kByteOffset;
+    all |= integer + shift;
+    code = static_cast<uint8_t>(integer + shift);
+  }
+  CHECK(all >> format.bits == 0, "{}: integers beyond {} bits", matrix.name, matrix.integer_bits);
+}
+
+/// Writes the lower four bits of codes to a column of a unit: bytes of an input and of that four further.
+void write_nibbles(const UnitColumn& column, std::byte* unit, size_t at) {
   constexpr size_t kPair = 2 * kInt8Depth;
   for (size_t pair = 0; pair < kUnit / kPair; ++pair) {
     std::array<uint8_t, kInt8Depth> bytes;
     for (size_t i = 0; i < kInt8Depth; ++i)
-      bytes[i] =
-          static_cast<uint8_t>(column.codes[pair * kPair + i] | column.codes[pair * kPair + kInt8Depth + i] << 4);
+      bytes[i] = static_cast<uint8_t>((column.codes[pair * kPair + i] & 15) |
+                                      column.codes[pair * kPair + kInt8Depth + i] << 4);
     std::memcpy(unit + (pair * kPanelColumns + at) * kInt8Depth, bytes.data(), bytes.size());
   }
 }
 
-void write_bytes(const UnitColumn& column, std::byte* unit, size_t at) {
+/// Writes the highest bits of codes of 5 bits: bytes of inputs that are four apart.
+void write_high_bits(const UnitColumn& column, std::byte* unit, size_t at) {
+  std::array<uint8_t, kInt8Depth> bytes{};
   for (size_t step = 0; step < kCodeUnitSteps; ++step) {
-    std::memcpy(unit + (step * kPanelColumns + at) * kInt8Depth, column.codes.data() + step * kInt8Depth, kInt8Depth);
+    const uint8_t* const codes = column.codes.data() + step * kInt8Depth;
+    for (size_t i = 0; i < kInt8Depth; ++i) bytes[i] = static_cast<uint8_t>(bytes[i] | codes[i] >> 4 << step);
   }
+  std::memcpy(unit + kUnitCodeBytes + at * kInt8Depth, bytes.data(), bytes.size());
+}
+
+void write_bytes(const UnitColumn& column, bool is_signed, std::byte* unit, size_t at) {
+  const uint8_t flip = is_signed ? kByteOffset : 0;
+  for (size_t step = 0; step < kCodeUnitSteps; ++step) {
+    std::array<uint8_t, kInt8Depth> bytes;
+    for (size_t i = 0; i < kInt8Depth; ++i) bytes[i] = column.codes[step * kInt8Depth + i] ^ flip;
+    std::memcpy(unit + (step * kPanelColumns + at) * kInt8Depth, bytes.data(), bytes.size());
+  }
+}
+
+/// Writes the codes of a unit of a column, as the panel has them.
+void write_codes(const CodePanelFormat& format, const UnitColumn& column, bool is_signed, std::byte* unit, size_t at) {
+  if (format.bits == kByteBits) return write_bytes(column, is_signed, unit, at);
+  write_nibbles(column, unit, at);
+  if (format.bits > kNibbleBits) write_high_bits(column, unit, at);
 }
 
 /// Writes element `at` of an array of scales or minimums, of another or the same type, times a factor.
@@ -155,8 +229,7 @@ void write_group(const CodePanelFormat& format, const CodeMatrix& matrix, int64_
   switch (format.offset_type) {
     case CodeOffsetType::kConstant: return;
     case CodeOffsetType::kZeroPoints: {
-      const auto none = static_cast<uint8_t>(format.has_bytes ? kByteOffset : 8);
-      offsets[at] = std::byte{matrix.zero_points != nullptr ? matrix.zero_points[index] : none};
+      offsets[at] = std::byte{matrix.zero_points != nullptr ? matrix.zero_points[index] : shared_zero_point(format)};
       return;
     }
     case CodeOffsetType::kMinimums:
@@ -203,9 +276,9 @@ PanelLayout code_panel_layout(std::span<const CodeMatrix> parts, std::vector<Pan
   CHECK(!parts.empty() && can_pack_codes(parts), "matrices of codes that do not fit together");
   PanelLayout layout{.depth = kInt8Depth, .format = PanelFormat::kCodes, .gate_up = gate_up, .shards = {}, .codes = {}};
   CodePanelFormat& format = layout.codes;
-  format.has_bytes = !share_nibble_layout(parts);
+  format.bits = static_cast<uint8_t>(panel_bits(parts));
   format.offset_type = offset_type_of(parts);
-  set_integers(format, parts.front().values);
+  set_integers(format, parts);
   format.scale_type = scale_type_of(parts.front().scale_dtype);
   for (const CodeMatrix& part : parts) {
     if (scale_type_of(part.scale_dtype) != format.scale_type) format.scale_type = CodeScaleType::kF32;
@@ -245,12 +318,8 @@ void pack_code_panel(std::span<const SourceRow<CodeMatrix>> rows, bool signed_co
         if (begins_group) write_group(format, *matrix, row, first, group, column);
         write_factors(format, *matrix, row, first, at, column);
         UnitColumn codes = read_codes(*matrix, row, first, begin, end);
-        if (format.has_bytes) {
-          to_bytes(format, *matrix, signed_codes, codes);
-          write_bytes(codes, at + format.factor_bytes(), column);
-        } else {
-          write_codes(codes, at + format.factor_bytes(), column);
-        }
+        if (format.bits > kNibbleBits) to_panel_codes(format, *matrix, begin, end, codes);
+        write_codes(format, codes, signed_codes, at + format.factor_bytes(), column);
       }
       at += format.unit_bytes();
     }

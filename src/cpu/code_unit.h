@@ -100,10 +100,16 @@ struct CodeTable {
   }
 };
 
-/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on. kSigned: the columns are
-/// signed bytes.
+/// What the columns of a unit are, which decides how wide their sums must be.
+enum class CodeColumns : uint8_t {
+  kNibbles,   ///< integers from 0 to 15
+  kUnsigned,  ///< greater integers: to 31, or to 255 with VNNI
+  kSigned,
+};
+
+/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on.
 #if MILLRACE_VNNI
-template <bool kSigned>
+template <CodeColumns kColumns>
 struct CodeDot {
   using Sum = Ints;
   static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
@@ -113,8 +119,8 @@ struct CodeDot {
   static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
 };
 #elif defined(__AVX2__)
-/// Adds products in pairs as int16: of a unit 16 of 15 · 127 fit.
-template <bool kSigned>
+/// Adds products in pairs as int16, of which 16 of 15 · 127 fit, and 2 of 31 · 127.
+template <CodeColumns kColumns>
 struct CodeDot {
   struct Sum {
     __m256i low;
@@ -132,19 +138,21 @@ struct CodeDot {
 
  private:
   static MILLRACE_INLINE void add_half(__m256i& sum, __m256i columns, __m256i inputs) {
-    if constexpr (kSigned) {
-      const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(columns), _mm256_sign_epi8(inputs, columns));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    } else {
+    if constexpr (kColumns == CodeColumns::kNibbles) {
       sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(columns, inputs));
+      return;
     }
+    constexpr bool kSigned = kColumns == CodeColumns::kSigned;
+    const __m256i pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(columns), _mm256_sign_epi8(inputs, columns))
+                                  : _mm256_maddubs_epi16(columns, inputs);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
   static MILLRACE_INLINE __m256i total_half(__m256i sum) {
-    return kSigned ? sum : _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+    return kColumns == CodeColumns::kNibbles ? _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) : sum;
   }
 };
 #else
-template <bool kSigned>
+template <CodeColumns kColumns>
 struct CodeDot {
   using Sum = Ints;
   static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
@@ -242,7 +250,7 @@ MILLRACE_INLINE Vec add_code_sums(Ints sum, const CodeTerms& terms, const CodeLh
 
 /// Returns the constant that a kernel still subtracts from integers. Codes of 8 bits are signed where tables are.
 MILLRACE_INLINE int code_offset(const CodePanelFormat& format) {
-  if (kSignedCodeTables && format.has_bytes) return format.offset - 128;
+  if (kSignedCodeTables && format.bits == 8) return format.offset - 128;
   return kSignedCodeTables && format.has_table ? 0 : format.offset;
 }
 

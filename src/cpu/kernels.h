@@ -29,8 +29,10 @@
 /// A panel of codes is cut into groups of units of 32 summed elements (CodePanelFormat). A group holds the scales of
 /// the columns, [64], what shifts them, and its units: further factors and the codes. Codes of 4 bits are [4][64][4]
 /// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
-/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. The last group of a shard may have
-/// fewer units. LHS rows hold, per unit, 32 int8 and their LhsQuantParams.
+/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. Codes of 5 bits are their lower
+/// four like codes of 4 bits, then the highest ones, [64][4] bytes. Such a byte has bits of 8 elements, four apart,
+/// the first one's lowest. The last group of a shard may have fewer units. LHS rows hold, per unit, 32 int8
+/// and their LhsQuantParams.
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
@@ -64,6 +66,7 @@ inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 inline constexpr int kCodeUnitSteps = kW8GroupElements / kInt8Depth;  ///< steps of a unit of a 4-bit panel
 inline constexpr int kUnitCodeBytes = kW8GroupElements / 2 * kPanelColumns;
 inline constexpr int kByteUnitCodeBytes = kW8GroupElements * kPanelColumns;  ///< the same with codes of 8 bits
+inline constexpr int kCodeBitBytes = kByteUnitCodeBytes / 8;                 ///< of one bit of all codes of a unit
 inline constexpr int kMaxCodeGroupUnits = 8;
 
 /// The type of the scales, and of the minimums, of a 4-bit panel.
@@ -81,9 +84,9 @@ struct CodePanelFormat {
   CodeOffsetType offset_type = CodeOffsetType::kConstant;
   bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
   CodeHalfType half_type = CodeHalfType::kNone;
-  bool has_bytes = false;  ///< codes have 8 bits
+  uint8_t bits = 4;        ///< of a code: 4, 5 or 8
   bool has_table = false;  ///< integers differ from their codes, which have 4 bits
-  int offset = 8;          ///< of kConstant and of codes of 8 bits with minimums; otherwise 0
+  int offset = 8;          ///< of kConstant, and of codes of more than 4 bits with minimums; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
   [[nodiscard]] constexpr int vectors() const { return offset_type == CodeOffsetType::kMinimums ? 2 : 1; }
@@ -96,7 +99,7 @@ struct CodePanelFormat {
     return kPanelColumns * (has_half_factors() ? 2 : has_factors ? vectors() : 0);
   }
   [[nodiscard]] constexpr bool has_half_factors() const { return half_type != CodeHalfType::kNone; }
-  [[nodiscard]] constexpr int code_bytes() const { return has_bytes ? kByteUnitCodeBytes : kUnitCodeBytes; }
+  [[nodiscard]] constexpr int code_bytes() const { return bits * kCodeBitBytes; }
   [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + code_bytes(); }
   [[nodiscard]] constexpr int group_bytes() const { return header_bytes() + units * unit_bytes(); }
 };
@@ -344,7 +347,7 @@ struct Kernels {
   /// out[key] = Σ_h weights[h] · max(scores[h][key], 0) of 64 keys, in ascending order of h. `scores` is [heads][64]. A
   /// NaN stays.
   void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
-  /// GEMM with panels of codes of 8 bits and LHS rows as for gemm_nibbles.
+  /// GEMM with panels of codes of 5 or 8 bits and LHS rows as for gemm_nibbles.
   void (*gemm_bytes)(const GemmTask&);
   bool signed_codes = false;  ///< codes of 8 bits in panels are less by 128
   /// One block of latents in bf16 where they lie: block.k and block.v are groups of 16 tokens, [16][padded_dim] each,

@@ -69,7 +69,7 @@ MILLRACE_INLINE void add_nibble_part(const CodePanelFormat& format, const CodeUn
                                      int part) {
   constexpr bool kHalves = kCodes == NibbleReading::kTableHalves;
   constexpr bool kTable = reads_table(kCodes);
-  using Dot = CodeDot<kTable && kSignedCodeTables>;
+  using Dot = CodeDot<kTable && kSignedCodeTables ? CodeColumns::kSigned : CodeColumns::kNibbles>;
   const RowStrides strides(lhs_stride);
   const char* inputs = lhs + part * (kW8GroupElements / 2);
   CodeLhs row[R];
@@ -208,20 +208,22 @@ void stream_nibble_rows(const GemmTask& task, const CodeTable& table) {
 }
 
 /// A block of units whose codes are unpacked in scratch.
-struct NibbleBlock {
+struct CodeBlock {
   CodeUnit units[kUnpackedUnits];
   int count = 0;
   const char* begin = nullptr;
   const char* end = nullptr;
 
-  template <bool kTable>
-  MILLRACE_INLINE void unpack(CodeCursor& cursor, int64_t steps, const CodeTable& table, std::byte* scratch) {
+  /// Calls unpack_unit(codes, bytes) with each unit and its part of the scratch, of `stride` bytes.
+  template <class UnpackUnit>
+  MILLRACE_INLINE void unpack(CodeCursor& cursor, int64_t steps, std::byte* scratch, int stride,
+                              UnpackUnit&& unpack_unit) {
     const int64_t rest = steps / kCodeUnitSteps;
     count = rest < kUnpackedUnits ? static_cast<int>(rest) : kUnpackedUnits;
     begin = cursor.at();
     for (int i = 0; i < count; ++i) {
       units[i] = cursor.take();
-      unpack_nibbles<kTable>(units[i].codes, table, reinterpret_cast<char*>(scratch) + i * kUnpackedUnitBytes);
+      unpack_unit(units[i].codes, reinterpret_cast<char*>(scratch) + i * stride);
     }
     end = cursor.at();
   }
@@ -241,8 +243,10 @@ void blocked_nibbles(const GemmTask& task, const CodeTable& table) {
   CodeCursor cursor(format, task.panel);
   const int64_t tiles = (task.rows + kNibbleTileRows - 1) / kNibbleTileRows;
   for (int64_t step = 0; step < task.steps; step += int64_t{kUnpackedUnits} * kCodeUnitSteps) {
-    NibbleBlock block;
-    block.unpack<true>(cursor, task.steps - step, table, task.scratch);
+    CodeBlock block;
+    block.unpack(cursor, task.steps - step, task.scratch, kUnpackedUnitBytes,
+                 [&](const char* codes, char* out)
+                     __attribute__((always_inline)) { unpack_nibbles<true>(codes, table, out); });
     const bool is_last = task.steps - step <= int64_t{kUnpackedUnits} * kCodeUnitSteps;
     PanelPrefetch ahead = block.prefetch(task, is_last, tiles * block.count);
     const auto* const bytes = reinterpret_cast<const char*>(task.scratch);

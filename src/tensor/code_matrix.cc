@@ -132,7 +132,8 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, CodeStora
 }  // namespace
 
 bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right) {
-  return left.bits == right.bits && left.values == right.values && left.half_kind == right.half_kind &&
+  return left.bits == right.bits && (left.bits == 4 || left.integer_bits == right.integer_bits) &&
+         left.values == right.values && left.half_kind == right.half_kind &&
          (left.offsets == CodeOffsets::kMinimums) == (right.offsets == CodeOffsets::kMinimums);
 }
 
@@ -197,6 +198,7 @@ CodeMatrix CodeStorage::view() const {
           .cols = cols,
           .stored_cols = cols,
           .bits = bits,
+          .integer_bits = integer_bits,
           .values = values,
           .offsets = offsets,
           .group = group,
@@ -246,6 +248,7 @@ CodeStorage padded_rows(const CodeMatrix& matrix, int64_t count) {
                       .rows = count,
                       .cols = matrix.cols,
                       .bits = matrix.bits,
+                      .integer_bits = matrix.integer_bits,
                       .values = matrix.values,
                       .offsets = matrix.offsets,
                       .group = matrix.group,
@@ -257,6 +260,8 @@ CodeStorage padded_rows(const CodeMatrix& matrix, int64_t count) {
     std::memcpy(to.data(), from, static_cast<size_t>(matrix.rows * per_row));
   };
   const int64_t scale_bytes = matrix.groups() * static_cast<int64_t>(size_of(matrix.scale_dtype));
+  if (matrix.bits == 8 && matrix.offsets != CodeOffsets::kZeroPoints)
+    storage.codes.assign(static_cast<size_t>(count * matrix.row_bytes()), uint8_t{128});  // integers of zero
   copy(storage.codes, matrix.codes, matrix.row_bytes());
   copy(storage.scales, matrix.scales, scale_bytes);
   copy(storage.zero_points, matrix.zero_points, matrix.groups());

@@ -11,9 +11,9 @@
 #include "tensor/host_tensor.h"
 #include "tensor/sum_shards.h"
 
-/// Weights in codes of 4 bits, or of 8 that hold integers of 5 to 8 bits. A weight is the integer that its code stands
-/// for times the scale of its group, which are neighbours along the input dimension. Zero points or minimums shift the
-/// weights of a group.
+/// Weights in codes of 4 bits, or of 8 that hold integers of 5 to 8 bits. These are signed where groups have neither
+/// zero points nor minimums. A weight is the integer that its code stands for times the scale of its group, which are
+/// neighbours along the input dimension. Zero points or minimums shift the weights of a group.
 ///
 /// One description holds the formats of other libraries without loss: integers with zero points (compressed-tensors,
 /// GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, and in bytes Q5_0, Q5_1, Q5_K, Q6_K and Q8_0. Other
@@ -54,6 +54,7 @@ struct CodeMatrix {
   int64_t first_col = 0;    ///< within the stored rows, a multiple of kCodeUnit
   int64_t stored_cols = 0;  ///< of the stored rows
   int bits = 4;             ///< of a code: 4, or 8 for integers only
+  int integer_bits = 8;     ///< of the integers in codes of 8 bits: 5 to 8
   CodeValues values = CodeValues::kInteger;
   CodeOffsets offsets = CodeOffsets::kNone;
   int64_t group = kCodeUnit;  ///< columns per scale, a multiple of kCodeUnit
@@ -90,6 +91,7 @@ struct CodeStorage {
   int64_t rows = 0;
   int64_t cols = 0;
   int bits = 4;
+  int integer_bits = 8;
   CodeValues values = CodeValues::kInteger;
   CodeOffsets offsets = CodeOffsets::kNone;
   int64_t group = kCodeUnit;
@@ -127,8 +129,8 @@ inline constexpr int64_t kReadRows = 32;
 /// Dequantizes `count` weights of a row from column `first` on.
 void read_floats(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
-/// Returns whether matrices share a layout: codes of as many bits and of the same integers, not minimums with other
-/// offsets, and the same half_scales.
+/// Returns whether matrices share a layout: codes and integers of as many bits, the same values, not minimums with
+/// other offsets, and the same half_scales.
 [[nodiscard]] bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right);
 /// Returns whether matrices have 4-bit codes in one layout.
 [[nodiscard]] bool share_nibble_layout(std::span<const CodeMatrix> parts);

@@ -1,6 +1,7 @@
 #include "weights/weight_codes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -47,11 +48,11 @@ std::optional<CodeLayout> kind_of_blocks(uint32_t type) {
     case kIq4_XS: return CodeLayout{.values = CodeValues::kIq4};
     case kMxfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1};
     case kNvfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1, .half_scales = CodeHalfScales::kE4M3};
-    case kQ5_0:
+    case kQ5_0: return CodeLayout{.bits = 8, .integer_bits = 5};
     case kQ8_0: return CodeLayout{.bits = 8};
     case kQ5_1:
-    case kQ5_K: return CodeLayout{.bits = 8, .has_minimums = true};
-    case kQ6_K: return CodeLayout{.bits = 8, .half_scales = CodeHalfScales::kInt8};
+    case kQ5_K: return CodeLayout{.bits = 8, .integer_bits = 5, .has_minimums = true};
+    case kQ6_K: return CodeLayout{.bits = 8, .integer_bits = 6, .half_scales = CodeHalfScales::kInt8};
     default: return std::nullopt;
   }
 }
@@ -80,6 +81,24 @@ bool is_nvfp4(const StoredWeight& weight) {
          weight.group_cols == kCodeHalf && weight.group_index.empty();
 }
 
+/// Returns whether the zero point of all codes is the one of codes in memory, or becomes it when they are shifted.
+bool has_shared_zero(const StoredWeight& weight) {
+  if (weight.zeros.order != ZeroArray::Order::kConstant) return false;
+  const int bits = weight.codes.bits;
+  return bits > 4 ? (1 << bits) - 1 - weight.zeros.constant < kByteOffset && weight.zeros.constant <= kByteOffset
+                  : weight.zeros.constant == 8;
+}
+
+/// Returns tensor::CodeMatrix::integer_bits of codes without a table.
+int integer_bits_of(const StoredWeight& weight) {
+  const int bits = weight.codes.bits;
+  if (weight.codes.kind != CodeKind::kUnsigned || bits <= 4) return 8;
+  if (!has_shared_zero(weight)) return bits;
+  const int zero = weight.zeros.constant;
+  const int most = std::max(zero - 1, (1 << bits) - 1 - zero);
+  return std::max(5, static_cast<int>(std::bit_width(static_cast<unsigned>(most))) + 1);
+}
+
 /// Converts rows of codes with scales and zero points.
 class CodeConverter {
  public:
@@ -99,6 +118,7 @@ class CodeConverter {
                         .rows = rows.size(),
                         .cols = weight_.cols,
                         .bits = bits_,
+                        .integer_bits = integer_bits_of(weight_),
                         .values = is_e2m1 ? CodeValues::kTwiceE2M1 : CodeValues::kInteger,
                         .offsets = has_zeros_ ? CodeOffsets::kZeroPoints : CodeOffsets::kNone,
                         .group = weight_.group_cols > 0 && !is_nvfp4_ ? weight_.group_cols : whole,
@@ -128,14 +148,6 @@ class CodeConverter {
   }
 
  private:
-  /// Returns whether the zero point of all codes is the one of codes in memory, or becomes it when they are shifted.
-  static bool has_shared_zero(const StoredWeight& weight) {
-    if (weight.zeros.order != ZeroArray::Order::kConstant) return false;
-    const int bits = weight.codes.bits;
-    return bits > 4 ? (1 << bits) - 1 - weight.zeros.constant < kByteOffset && weight.zeros.constant <= kByteOffset
-                    : weight.zeros.constant == 8;
-  }
-
   void pack(const uint8_t* codes, uint8_t* out) const {
     int64_t k = 0;
     if (bits_ == 8) {
@@ -218,6 +230,7 @@ class BlockConverter {
                         .rows = rows.size(),
                         .cols = weight_.cols,
                         .bits = kind.bits,
+                        .integer_bits = kind.integer_bits,
                         .values = kind.values,
                         .offsets = kind.has_minimums ? CodeOffsets::kMinimums : CodeOffsets::kNone,
                         .group = block_weights_,
@@ -403,7 +416,8 @@ std::optional<CodeLayout> code_layout(const StoredWeight& weight) {
                           scales.divisor == 1.0f;
   if (!has_plain_groups(weight) || !has_scales) return std::nullopt;
   if (weight.codes.kind == CodeKind::kE2M1) return CodeLayout{.values = CodeValues::kTwiceE2M1};
-  if (weight.codes.kind == CodeKind::kUnsigned) return CodeLayout{.bits = weight.codes.bits > 4 ? 8 : 4};
+  if (weight.codes.kind == CodeKind::kUnsigned)
+    return CodeLayout{.bits = weight.codes.bits > 4 ? 8 : 4, .integer_bits = integer_bits_of(weight)};
   return std::nullopt;
 }
 

@@ -11,7 +11,8 @@ namespace millrace::weights {
 
 /// What matrices that are packed in one layout of tensor/code_matrix.h have in common.
 struct CodeLayout {
-  int bits = 4;  ///< of a code in memory
+  int bits = 4;          ///< of a code in memory
+  int integer_bits = 8;  ///< as in tensor::CodeMatrix
   tensor::CodeValues values = tensor::CodeValues::kInteger;
   bool has_minimums = false;
   tensor::CodeHalfScales half_scales = tensor::CodeHalfScales::kNone;

@@ -41,6 +41,7 @@ CodeStorage random_codes(Random& random, int64_t rows, int64_t cols, const CodeL
                       .rows = rows,
                       .cols = cols,
                       .bits = kind.bits,
+                      .integer_bits = kind.integer_bits,
                       .values = kind.values,
                       .offsets = kind.offsets,
                       .group = kind.group,
@@ -55,18 +56,25 @@ CodeStorage random_codes(Random& random, int64_t rows, int64_t cols, const CodeL
                       .half_scales = {}};
   const CodeMatrix shape = storage.view();
   const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
-  for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));
+  const int count = kind.bits == 8 ? 1 << kind.integer_bits : 256;
+  const int base = kind.bits == 4 || kind.offsets == CodeOffsets::kZeroPoints ? 0
+                   : kind.offsets == CodeOffsets::kMinimums && count < 256    ? 128
+                                                                              : 128 - count / 2;
+  for (int64_t i = 0; i < rows * shape.row_bytes(); ++i)
+    storage.codes.push_back(static_cast<uint8_t>(base + number(0, count - 1)));
   // Weights are about 1 in size.
   const float size = (kind.values == CodeValues::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f) *
                      (kind.half_scales == CodeHalfScales::kE4M3 ? 0x1p-3f : 1.0f) *
-                     (kind.half_scales == CodeHalfScales::kInt8 ? 0x1p-5f : 1.0f) * (kind.bits == 8 ? 0x1p-4f : 1.0f);
+                     (kind.half_scales == CodeHalfScales::kInt8 ? 0x1p-5f : 1.0f) *
+                     (kind.bits == 8 ? 16.0f / static_cast<float>(count) : 1.0f);
   const auto draw = [&] {
     return (number(0, 1) == 0 ? -size : size) * (1.0f + static_cast<float>(number(0, 1023)) / 1024.0f);
   };
   for (int64_t i = 0; i < rows * shape.groups(); ++i) {
     append(storage.scales, kind.scale_dtype, draw());
     if (kind.offsets == CodeOffsets::kZeroPoints)
-      storage.zero_points.push_back(static_cast<uint8_t>(kind.bits == 8 ? number(100, 160) : number(0, 16)));
+      storage.zero_points.push_back(
+          static_cast<uint8_t>(kind.bits == 8 ? number(count * 2 / 5, count * 5 / 8) : number(0, 16)));
     if (kind.offsets == CodeOffsets::kMinimums) append(storage.minimums, kind.scale_dtype, 4.0f * draw());
   }
   for (int64_t i = 0; kind.has_factors && i < rows * shape.units(); ++i) {

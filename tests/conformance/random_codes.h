@@ -12,6 +12,7 @@ namespace millrace::test {
 struct CodeLayout {
   std::string_view name;
   int bits = 4;
+  int integer_bits = 8;  ///< as in tensor::CodeMatrix
   tensor::CodeValues values = tensor::CodeValues::kInteger;
   tensor::CodeOffsets offsets = tensor::CodeOffsets::kNone;
   int64_t group = 32;
@@ -54,15 +55,33 @@ inline constexpr CodeLayout kByteKinds[] = {
      .offsets = tensor::CodeOffsets::kZeroPoints,
      .group = 128,
      .scale_dtype = tensor::DType::kF16},
-    {.name = "q5_1", .bits = 8, .offsets = tensor::CodeOffsets::kMinimums, .scale_dtype = tensor::DType::kF16},
+    {.name = "q5_0", .bits = 8, .integer_bits = 5, .scale_dtype = tensor::DType::kF16},
+    {.name = "w6a16 of 128", .bits = 8, .integer_bits = 6, .group = 128},
+    {.name = "w5a16 with zero points",
+     .bits = 8,
+     .integer_bits = 5,
+     .offsets = tensor::CodeOffsets::kZeroPoints,
+     .group = 64},
+    {.name = "w6a16 with zero points",
+     .bits = 8,
+     .integer_bits = 6,
+     .offsets = tensor::CodeOffsets::kZeroPoints,
+     .scale_dtype = tensor::DType::kF32},
+    {.name = "q5_1",
+     .bits = 8,
+     .integer_bits = 5,
+     .offsets = tensor::CodeOffsets::kMinimums,
+     .scale_dtype = tensor::DType::kF16},
     {.name = "q5_k",
      .bits = 8,
+     .integer_bits = 5,
      .offsets = tensor::CodeOffsets::kMinimums,
      .group = 256,
      .scale_dtype = tensor::DType::kF16,
      .has_factors = true},
     {.name = "q6_k",
      .bits = 8,
+     .integer_bits = 6,
      .group = 256,
      .scale_dtype = tensor::DType::kF16,
      .half_scales = tensor::CodeHalfScales::kInt8},
