@@ -170,7 +170,7 @@ TEST_CASE("Proxies follow the variables that curl reads") {
   CHECK(proxy_of(proxy_settings(environment({{"all_proxy", "a:1"}, {"no_proxy", "*"}})), "http://b/") == "none");
 }
 
-TEST_CASE("A wrong proxy is named without its password where it is needed") {
+TEST_CASE("A wrong proxy is named without its password") {
   for (const char* text :
        {"socks5://u:secret@host:1", "https://u:secret@host:1", "http://u:secret@host:99999", "http://u:secret@a b",
         "http://u:1/secret@host", "http://u:1?secret@host", "http://u:1#secret@host", "http://u@host/secret"}) {
@@ -188,7 +188,7 @@ TEST_CASE("A wrong proxy is named without its password where it is needed") {
   CHECK(proxy_of(none.proxies, "https://a/") == "none");
 }
 
-TEST_CASE("The wait that a hub asks for is the longest of those that count") {
+TEST_CASE("A hub asks for the longest wait that counts") {
   struct Case {
     const char* limit;
     const char* retry_after;
