@@ -10,7 +10,9 @@ namespace {
 
 template <bool kHalves>
 void tiled_bytes(const GemmTask& task) {
-  if (task.codes->bits == 5) return tiled_codes<kHalves>(task, unpack_five_bits);
+  if constexpr (!kHalves) {  // no format of 5 bits has factors of halves
+    if (task.codes->bits == 5) return tiled_codes<false>(task, unpack_five_bits);
+  }
   tiled_codes<kHalves>(task, [](const char* codes, char* out) { __builtin_memcpy(out, codes, kByteUnitCodeBytes); });
 }
 

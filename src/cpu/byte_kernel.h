@@ -186,7 +186,8 @@ template <int R, class Codes, CodeSource kSource>
 template <class Codes, CodeSource kSource>
 void byte_rows(const GemmTask& task) {
   // Parts of packed codes are not read in order, so processors do not prefetch them well.
-  const bool streams = kSource == CodeSource::kUnpacked && kTileVecs > 1 && task.rows <= kInt8WholeRows;
+  const bool streams =
+      kSource == CodeSource::kUnpacked && Codes::kBits == 8 && kTileVecs > 1 && task.rows <= kInt8WholeRows;
   CodeCursor cursor(*task.codes, task.panel);
   const int64_t all = task.steps / kCodeUnitSteps;
   const int64_t block = streams ? all : kSharedByteUnits;
@@ -219,22 +220,16 @@ MILLRACE_INLINE void packed_rows(const GemmTask& task) {
   byte_rows<Codes, CodeSource::kUnpacked>(task);
 }
 
-template <CodeOffsetType kType, bool kHalves>
-MILLRACE_INLINE void gemm_bytes_of(const GemmTask& task) {
-  switch (task.codes->bits) {
-    case 5: return packed_rows<ByteCodes<5, kType, kHalves>>(task);
-    default: return byte_rows<ByteCodes<8, kType, kHalves>, CodeSource::kUnpacked>(task);
-  }
-}
-
 void gemm_bytes(const GemmTask& task) {
   if (task.steps == 0) return clear_code_sums(task);
   with_code_offsets(task.codes->offset_type, [&](auto type) __attribute__((always_inline)) {
     constexpr CodeOffsetType kType = decltype(type)::kValue;
     if constexpr (kType != CodeOffsetType::kZeroPoints) {  // which exclude factors of halves
-      if (task.codes->has_half_factors()) return gemm_bytes_of<kType, true>(task);
+      if (task.codes->has_half_factors())
+        return byte_rows<ByteCodes<8, kType, true>, CodeSource::kUnpacked>(task);  // no format of 5 bits has them
     }
-    gemm_bytes_of<kType, false>(task);
+    if (task.codes->bits == 5) return packed_rows<ByteCodes<5, kType, false>>(task);
+    byte_rows<ByteCodes<8, kType, false>, CodeSource::kUnpacked>(task);
   });
 }
 

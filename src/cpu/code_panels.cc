@@ -261,6 +261,10 @@ void write_factors(const CodePanelFormat& format, const CodeMatrix& matrix, int6
 
 }  // namespace
 
+bool share_code_panels(const CodeMatrix& left, const CodeMatrix& right) {
+  return share_code_layout(left, right) && panel_bits({&left, 1}) == panel_bits({&right, 1});
+}
+
 bool can_pack_codes(std::span<const CodeMatrix> parts) {
   const auto any = [&](auto&& has) { return std::ranges::any_of(parts, has); };
   const auto all = [&](auto&& has) { return std::ranges::all_of(parts, has); };

@@ -14,6 +14,9 @@ namespace millrace::cpu {
 /// neither minimums nor factors of halves.
 [[nodiscard]] bool can_pack_codes(std::span<const tensor::CodeMatrix> parts);
 
+/// Returns whether panels of two matrices alone have one layout of codes.
+[[nodiscard]] bool share_code_panels(const tensor::CodeMatrix& left, const tensor::CodeMatrix& right);
+
 /// Returns the layout for parts that are packed together. Parts that do not share one of 4 bits have codes of 8 bits.
 /// Scales have the narrowest type that holds those of all parts; groups are the largest that are whole in all parts and
 /// shards.

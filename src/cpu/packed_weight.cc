@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "base/check.h"
+#include "cpu/code_panels.h"
 #include "cpu/fp8_panels.h"
 #include "cpu/source_row.h"
-#include "cpu/code_panels.h"
 
 namespace millrace::cpu {
 namespace {
@@ -449,7 +449,7 @@ std::unique_ptr<CpuPackedWeight> pack_sharded_fp8_weight(Device& device, const F
 std::unique_ptr<CpuPackedWeight> pack_code_weight(Device& device, std::span<const CodeMatrix> parts) {
   CHECK(!parts.empty(), "no matrix to pack");
   size_t count = 1;
-  while (count < parts.size() && share_code_layout(parts[count], parts.front())) ++count;
+  while (count < parts.size() && share_code_panels(parts[count], parts.front())) ++count;
   const std::span<const CodeMatrix> first = parts.first(count);
   auto weight = pack_stack(device, first, layout_for_codes(first));
   if (count < parts.size()) weight->set_rest(pack_code_weight(device, parts.subspan(count)));

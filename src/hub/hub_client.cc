@@ -95,6 +95,7 @@ asio::awaitable<HttpHead> HubClient::get(Url url, std::optional<Range> range) {
   for (int redirects = 0; redirects <= kMaxRedirects; ++redirects) {
     HttpRequest request{.url = url};
     request.headers.emplace_back("Accept-Encoding", "identity");
+    current_ = nullptr;  // connection_to may close it before it fails
     current_ = &connection_to(url);
     if (has_token_for(url) && !current_->is_read_by_proxy())
       request.headers.emplace_back("Authorization", "Bearer " + settings_.token);
@@ -168,8 +169,8 @@ Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef
     return make_error(ErrorCode::kInvalidArgument, "{} at {}: access is refused (403){}", repo.id, where, reason);
   if (is_temporary(head.status))
     return make_error(ErrorCode::kUnavailable, "{} at {}: the hub answers {}{}", repo.id, where, head.status, reason);
-  return make_error(ErrorCode::kData, "{} at {}: the hub answers {}, wanted 200{}", repo.id, where, head.status,
-                    reason);
+  return make_error(ErrorCode::kInvalidArgument, "{} at {}: the hub answers {}, wanted 200{}", repo.id, where,
+                    head.status, reason);
 }
 
 }  // namespace millrace::hub

@@ -48,7 +48,9 @@ Result<FetchedModel> ModelFetcher::fetch(const RepoRef& repo, FetchScope scope, 
   if (done) return model;
   const ErrorCode code = done.error().code;
   const bool is_unreachable = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
-  const bool may_be_served = is_fixed ? code != ErrorCode::kAborted && code != ErrorCode::kData : is_unreachable;
+  // Once the hub has listed the commit, its list decides which files are the model.
+  const bool is_refused = is_fixed && !model.is_listed && code != ErrorCode::kAborted && code != ErrorCode::kData;
+  const bool may_be_served = is_unreachable || is_refused;
   if (!held || !may_be_served) return done.error();
   log::warn("{}; using the revision in the cache, {}", done.error().message, held->listing.commit);
   return held;

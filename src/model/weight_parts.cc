@@ -165,7 +165,7 @@ PackedBits WeightParts::packed_bits(std::span<const std::string> names, const te
   if (config_.quantization == Quantization::kW4) return PackedBits::k4;
   if (config_.quantization == Quantization::kNone) {
     const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
-    if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept)) return PackedBits::kFp8;
+    if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept) && are_experts_alike(names)) return PackedBits::kFp8;
     const bool keeps = options_.keeps_codes && keeps_codes(names, shards, together);
     return keeps ? PackedBits::k4 : PackedBits::kCompute;
   }
@@ -176,9 +176,12 @@ PackedBits WeightParts::packed_bits(std::span<const std::string> names, const te
 
 bool WeightParts::keeps_codes(std::span<const std::string> names, const tensor::SumShards* shards,
                               PackedTogether together) const {
-  const std::vector<CodeSource> sources = code_sources(names);
-  if (!can_keep_codes(sources, kept_codes(together), shards)) return false;
+  return can_keep_codes(code_sources(names), kept_codes(together), shards) && are_experts_alike(names);
+}
+
+bool WeightParts::are_experts_alike(std::span<const std::string> names) const {
   if (options_.mixes_paired_codes) return true;
+  const std::vector<CodeSource> sources = code_sources(names);
   // Names of experts are [experts, parts]; without experts all are parts of one.
   const auto parts = static_cast<size_t>(std::ranges::count_if(
       names, [&](const std::string& name) { return part(name).spec->expert == part(names.front()).spec->expert; }));

@@ -65,8 +65,8 @@ class WeightParts {
   [[nodiscard]] const RankLayout& layout() const { return layout_; }
   [[nodiscard]] const std::unordered_map<std::string, WeightPart>& all() const { return parts_; }
   [[nodiscard]] const WeightPart& part(std::string_view name) const;
-  /// Returns the bits in which weights are packed together. `shards` are those of their columns, if any. The answer
-  /// depends on the model alone, so that every count of ranks gives the same bits.
+  /// Returns the bits in which weights are packed together. `shards` are those of their columns, if any. For experts
+  /// that are stored in several formats the answer depends on those of the rank.
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
                                        PackedTogether together) const;
   /// Returns whether weights that are packed together keep the codes in which they are stored. Unless the backend mixes
@@ -88,6 +88,8 @@ class WeightParts {
                                                               bool can_keep = true) const;
 
  private:
+  /// Returns whether each part of a backend's experts is stored alike in all of `names`, or may differ there.
+  [[nodiscard]] bool are_experts_alike(std::span<const std::string> names) const;
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;

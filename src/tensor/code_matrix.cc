@@ -132,8 +132,7 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, CodeStora
 }  // namespace
 
 bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right) {
-  return left.bits == right.bits && (left.bits == 4 || left.integer_bits == right.integer_bits) &&
-         left.values == right.values && left.half_kind == right.half_kind &&
+  return left.bits == right.bits && left.values == right.values && left.half_kind == right.half_kind &&
          (left.offsets == CodeOffsets::kMinimums) == (right.offsets == CodeOffsets::kMinimums);
 }
 

@@ -129,8 +129,8 @@ inline constexpr int64_t kReadRows = 32;
 /// Dequantizes `count` weights of a row from column `first` on.
 void read_floats(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
-/// Returns whether matrices share a layout: codes and integers of as many bits, the same values, not minimums with
-/// other offsets, and the same half_scales.
+/// Returns whether matrices share a layout: codes of as many bits and of the same values, not minimums with other
+/// offsets, and the same half_scales.
 [[nodiscard]] bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right);
 /// Returns whether matrices have 4-bit codes in one layout.
 [[nodiscard]] bool share_nibble_layout(std::span<const CodeMatrix> parts);

@@ -178,7 +178,7 @@ class CodeConverter {
   [[nodiscard]] DType scale_dtype(TermRange rows) const {
     if (weight_.scales.kind == ScaleKind::kF16 && weight_.codes.kind != CodeKind::kE2M1) return DType::kF16;
     if (weight_.scales.kind == ScaleKind::kBF16) return DType::kBF16;
-    if (by_type_ && weight_.scales.kind != ScaleKind::kE8M0) return DType::kF32;
+    if (by_type_) return weight_.scales.kind == ScaleKind::kE8M0 ? DType::kBF16 : DType::kF32;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       for (int64_t group = 0; group < groups_; ++group) {
         if (!is_bf16(scale(row, group))) return DType::kF32;

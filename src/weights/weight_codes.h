@@ -17,7 +17,11 @@ struct CodeLayout {
   bool has_minimums = false;
   tensor::CodeHalfScales half_scales = tensor::CodeHalfScales::kNone;
 
-  friend bool operator==(const CodeLayout&, const CodeLayout&) = default;
+  /// Compares all but integer_bits, since a layout for more bits also holds fewer.
+  friend bool operator==(const CodeLayout& left, const CodeLayout& right) {
+    return left.bits == right.bits && left.values == right.values && left.has_minimums == right.has_minimums &&
+           left.half_scales == right.half_scales;
+  }
 };
 
 /// Returns the kind of a weight that tensor/code_matrix.h describes without loss, but for one

@@ -176,6 +176,20 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
   }
 }
 
+/// Kinds of a gate, its up, and a part beside them.
+constexpr std::array<std::array<const char*, 3>, 12> kMixtures = {{{"q4_k", "q4_k", "q6_k"},
+                                                                   {"q6_k", "q5_k", "q4_k"},
+                                                                   {"w4", "q8_0", "q5_1"},
+                                                                   {"iq4_xs", "q6_k", "q5_k"},
+                                                                   {"mxfp4", "q8_0", "q8_0"},
+                                                                   {"gptq", "gptq of 8 bits", "w4"},
+                                                                   {"iq4_nl", "q4_1", "q4_0 of none"},
+                                                                   {"q4_k", "q5_k", "q5_1"},
+                                                                   {"w4", "q4_k", "q5_0"},
+                                                                   {"mxfp4", "q5_0", "w4"},
+                                                                   {"gptq", "q5_0", "w5a16 with zero points"},
+                                                                   {"w5a16 with zero points", "q5_0", "q8_0"}}};
+
 TEST_CASE("parts of several kinds of codes are packed together") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 78);
@@ -188,17 +202,10 @@ TEST_CASE("parts of several kinds of codes are packed together") {
     FAIL(name);
     return CodeLayout{};
   };
-  const std::array<std::array<const char*, 3>, 7> mixtures = {{{"q4_k", "q4_k", "q6_k"},
-                                                               {"q6_k", "q5_k", "q4_k"},
-                                                               {"w4", "q8_0", "q5_1"},
-                                                               {"iq4_xs", "q6_k", "q5_k"},
-                                                               {"mxfp4", "q8_0", "q8_0"},
-                                                               {"gptq", "gptq of 8 bits", "w4"},
-                                                               {"iq4_nl", "q4_1", "q4_0 of none"}}};
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     if (!backend->packs_all_codes()) continue;
-    for (const auto& names : mixtures) {
+    for (const auto& names : kMixtures) {
       INFO(backend_case.name << ": " << names[0] << ", " << names[1] << ", " << names[2]);
       std::vector<CodeStorage> storages;
       std::vector<CodeMatrix> parts;
