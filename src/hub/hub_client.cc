@@ -142,10 +142,21 @@ std::optional<std::chrono::seconds> retry_after(const HttpHead& head) {
   return head.status == kTooManyRequests ? std::max(asked, read_reset(head.field("RateLimit"))) : asked;
 }
 
+namespace {
+
+/// Returns whether requests to the hub have the token: not where a proxy would read it.
+bool sends_token(const HubSettings& settings) {
+  if (settings.token.empty()) return false;
+  const auto proxy = settings.proxies.find(settings.endpoint);
+  return settings.endpoint.is_tls || (proxy && *proxy == nullptr);
+}
+
+}  // namespace
+
 Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef& repo, std::string_view file) {
   const std::string where = settings.endpoint.origin();
   const std::string_view code = head.field("X-Error-Code");
-  const bool has_token = !settings.token.empty();
+  const bool has_token = sends_token(settings);
   if (code == "GatedRepo") {
     return make_error(ErrorCode::kInvalidArgument, "{} at {} is gated: {}", repo.id, where,
                       has_token ? "the account of HF_TOKEN has not been given access; ask for it on the model's page"
@@ -163,7 +174,9 @@ Error hub_error(const HttpHead& head, const HubSettings& settings, const RepoRef
                       reason);
   if (code == "RepoNotFound" || head.status == kUnauthorized || head.status == kNotFound) {
     return make_error(ErrorCode::kNotFound, "{} at {} does not exist, or is private{}", repo.id, where,
-                      has_token ? " and not open to the account of HF_TOKEN" : "; HF_TOKEN is not set");
+                      has_token                ? " and not open to the account of HF_TOKEN"
+                      : settings.token.empty() ? "; HF_TOKEN is not set"
+                                               : "; HF_TOKEN is not sent through a proxy to an http hub");
   }
   if (head.status == kForbidden)
     return make_error(ErrorCode::kInvalidArgument, "{} at {}: access is refused (403){}", repo.id, where, reason);

@@ -9,7 +9,7 @@
 namespace millrace::model {
 
 /// The batch of the rows that rings with shared experts exchange: one sequence without pages, since experts only ask
-/// for its rows. It is uploaded once per step and number of rows. Owned by a LayerRunner, whose rules of calls hold.
+/// for its rows. It is uploaded once per step and number of rows. Owned by a FeedForward, whose rules of calls hold.
 class ExchangedBatch {
  public:
   /// Returns the batch of `rows` rows, valid in this step until a call with another number.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,14 @@ struct LayerRange {
   [[nodiscard]] int32_t size() const { return end - begin; }
   friend bool operator==(LayerRange, LayerRange) = default;
 };
+
+/// Returns the largest of the numbers that `of` gives for each layer, numbered within the range; 0: there is none.
+template <class Of>
+[[nodiscard]] int64_t largest_of(LayerRange range, const Of& of) {
+  int64_t largest = 0;
+  for (int32_t index = 0; index < range.size(); ++index) largest = std::max<int64_t>(largest, of(index));
+  return largest;
+}
 
 /// The part of a model that one stage holds: its layers, and the ends of the model.
 struct StageSpan {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "model/layer_state.h"
 
 namespace millrace::model {
 
@@ -114,33 +113,15 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       layout_(layout),
       weights_(std::move(weights)),
       runner_(config_, span_.layers, backend_, layout_, weights_->layers, of_layers(span, limits)),
-      groups_(config),
-      cache_layers_(groups_.count()) {
-  for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
-    const auto next_in = [this](std::optional<size_t> group) -> std::optional<CacheLayer> {
-      if (!group) return std::nullopt;
-      return CacheLayer{.group = *group, .layer = cache_layers_[*group]++};
-    };
-    CachesOfLayer& own = layer_caches_.emplace_back();
-    own.states = next_in(groups_.state_group(layer));
-    const std::optional<int32_t> source = config_.layer(layer).attention.keys_of;
-    if (!source) {
-      own.attention = next_in(groups_.attention_group(layer));
-      if (own.attention || own.states) last_storing_ = layer - span_.layers.begin;
-      continue;
-    }
-    if (*source < span_.layers.begin) {
-      // A layer that is timed by itself sees pages that nothing writes. Rings have no such stage: see check_borders.
-      own.attention = next_in(groups_.attention_group(layer));
-      continue;
-    }
-    own.attention = layer_caches_[static_cast<size_t>(*source - span_.layers.begin)].attention;
-  }
+      caches_(config_, span_.layers, backend_, layout_) {
   if (weights_->layer_inputs)
     layer_inputs_.emplace(config_, span_, backend_, *weights_, limits_.max_batch_tokens,
                           span_.last ? limits_.max_tail_rows : 0);
   replay_ = backend_.make_replay();
-  allocate_activations();
+  if (!span_.last) return;
+  tail_hidden_ = backend_.allocate(
+      Matrix{.dtype = backend_.hidden_dtype(), .rows = limits_.max_tail_rows, .cols = config_.hidden_size}.bytes());
+  head_.emplace(config_, backend_, layout_, *weights_, runner_.stream(), limits_.max_logit_rows);
 }
 
 void StageModel::set_collective(tensor::Collective* collective) {
@@ -150,55 +131,15 @@ void StageModel::set_collective(tensor::Collective* collective) {
   replay_ = backend_.make_replay();  // recorded graphs call the old one
   collective_ = collective;
   runner_.set_collective(collective);
+  if (head_) head_->set_collective(collective);
 }
 
 void StageModel::set_expert_exchange(tensor::ExpertExchange* exchange) {
   CHECK(exchange == nullptr || exchange->position() == layout_.experts,
         "an exchange of position {} of {}, wanted {} of {}", exchange->position().rank, exchange->position().size,
         layout_.experts.rank, layout_.experts.size);
-  runner_.set_expert_exchange(exchange);
+  runner_.feed_forward().set_expert_exchange(exchange);
   expert_exchange_ = exchange;
-}
-
-void StageModel::allocate_activations() {
-  if (!span_.last) return;
-  const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
-    return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
-  };
-  activations_.tail_hidden = rows(limits_.max_tail_rows, backend_.hidden_dtype(), config_.hidden_size);
-  activations_.row_hidden = rows(limits_.max_logit_rows, backend_.hidden_dtype(), config_.hidden_size);
-  activations_.row_normed = rows(limits_.max_logit_rows, backend_.compute_dtype(), config_.hidden_size);
-  if (config_.has_output_head) {
-    const int64_t slice = layout_.logit_columns;
-    if (has_ranks()) activations_.logit_slice = rows(limits_.max_logit_rows, DType::kF32, slice);
-    activations_.logits = rows(limits_.max_logit_rows, DType::kF32, slice * layout_.position.size);
-  }
-}
-
-tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count, size_t group) const {
-  if (groups_.kind(group) == GroupKind::kState) {
-    tensor::KvCacheShape states{.layer_count = cache_layers_[group], .page_size = page_size, .page_count = page_count};
-    for (const LayerConfig& layer : config_.layers) {
-      states.state_values = std::max(states.state_values, state_values(layer, layout_.position.size));
-    }
-    return states;
-  }
-  // The layers of a group have equal heads. A stage without layers has pages without bytes.
-  const int32_t layer = groups_.first_layer(group);
-  const LayerLayout& layout = layout_.layer(layer);
-  tensor::KvCacheShape shape{.layer_count = cache_layers_[group],
-                             .kv_head_count = layout.kv_head_count(),
-                             .head_dim = layout.head_dim,
-                             .page_size = page_size,
-                             .page_count = page_count};
-  const AttentionConfig& attention = config_.layer(layer).attention;
-  if (attention.latent) {
-    const tensor::LatentShape latent = latent_shape(attention, layout.head_count());
-    shape.head_dim = latent.key_dim();
-    shape.latent_dim = latent.latent_dim;
-    if (attention.latent->indexer) shape.index_dim = attention.latent->indexer->head_dim;
-  }
-  return shape;
 }
 
 void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) {
@@ -229,10 +170,10 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
       attention.push_back(runner_.attention_shape(index));
     }
   }
-  tensor::KvCacheShape cache = cache_shape(page_size, 0, 0);
+  tensor::KvCacheShape cache = caches_.shape(page_size, 0, 0);
   cache.layer_count = span_.layers.size();
   tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
-                            .expert_rows = static_cast<int32_t>(runner_.exchanged_rows()),
+                            .expert_rows = static_cast<int32_t>(runner_.feed_forward().exchanged_rows()),
                             .row_lookups = layer_inputs_ ? span_.layers.size() : 1,
                             .sequences = sequences,
                             .context = context,
@@ -256,32 +197,17 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
 }
 
 void StageModel::allocate_cache(int32_t page_size, std::span<const uint32_t> page_counts) {
-  CHECK(page_counts.size() == groups_.count(), "{} page counts for {} cache groups", page_counts.size(),
-        groups_.count());
   free_cache();
-  caches_.resize(groups_.count());
-  for (size_t group = 0; group < groups_.count(); ++group) {
-    if (!has_cache(group)) continue;
-    caches_[group] = backend_.make_kv_cache(cache_shape(page_size, static_cast<int32_t>(page_counts[group]), group));
-  }
+  caches_.allocate(page_size, page_counts);
 }
 
 void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
-  allocate_cache(page_size, std::vector<uint32_t>(groups_.count(), static_cast<uint32_t>(page_count)));
-}
-
-uint64_t StageModel::page_bytes(int32_t page_size, size_t group) const {
-  return has_cache(group) ? backend_.kv_page_bytes(cache_shape(page_size, 0, group)) : 0;
+  allocate_cache(page_size, std::vector<uint32_t>(caches_.groups().count(), static_cast<uint32_t>(page_count)));
 }
 
 void StageModel::free_cache() {
   replay_ = backend_.make_replay();  // recorded graphs hold addresses of the old cache
   caches_.clear();
-}
-
-tensor::KvCache& StageModel::cache(size_t group) const {
-  CHECK(group < caches_.size() && caches_[group] != nullptr, "the cache of group {} is not allocated", group);
-  return *caches_[group];
 }
 
 tensor::Buffer StageModel::allocate_hidden() {
@@ -317,7 +243,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
                    .replays = is_decode && input.loads.empty() && expert_exchange_ == nullptr,
                    .hidden = input.hidden};
   upload_inputs(input, pass);
-  if (expert_exchange_ != nullptr) (void)runner_.begin_step(input.step, true);
+  if (expert_exchange_ != nullptr) (void)runner_.feed_forward().begin_step(input.step, true);
   if (pass.replays) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
@@ -360,10 +286,10 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
       tokens = pass.padded_tokens;
     }
   }
-  CHECK(input.windows.empty() || input.windows.size() + 1 == groups_.count(), "pages of {} window groups, wanted {}",
-        input.windows.size(), groups_.count() - 1);
+  CHECK(input.windows.empty() || input.windows.size() + 1 == caches_.groups().count(),
+        "pages of {} window groups, wanted {}", input.windows.size(), caches_.groups().count() - 1);
   pass.batches.push_back(backend_.upload(batch));
-  for (size_t i = 0; i + 1 < groups_.count(); ++i) {
+  for (size_t i = 0; i + 1 < caches_.groups().count(); ++i) {
     pass.batches.push_back(input.windows.empty() ? pass.batches.front()
                                                  : backend_.upload(with_pages_of(input.windows[i], batch)));
   }
@@ -384,24 +310,6 @@ void StageModel::fill(const ForwardPass& pass) {
   if (!pass.received.empty()) backend_.copy_in(pass.received, pass.hidden.data);
 }
 
-std::vector<StageModel::CacheLayer> StageModel::cache_layers(int32_t index) const {
-  const CachesOfLayer& own = layer_caches_[static_cast<size_t>(index)];
-  std::vector<CacheLayer> layers;
-  if (own.attention && !runner_.shares_keys(index)) layers.push_back(*own.attention);
-  if (own.states) layers.push_back(*own.states);
-  return layers;
-}
-
-LayerCaches StageModel::layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches,
-                                     Matrix inputs) const {
-  const auto at = [&](const std::optional<CacheLayer>& layer) -> std::optional<LayerCache> {
-    if (!layer) return std::nullopt;
-    return LayerCache{.batch = batches[layer->group], .cache = cache(layer->group), .layer = layer->layer};
-  };
-  const CachesOfLayer& own = layer_caches_[static_cast<size_t>(index)];
-  return {.batch = batches.front(), .attention = at(own.attention), .states = at(own.states), .inputs = inputs};
-}
-
 void StageModel::wait_for_loads(const ForwardPass& pass, int32_t index) {
   for (const auto& load : pass.loads) load->wait_for(index);
 }
@@ -415,16 +323,16 @@ void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   if (layer_inputs_ && span_.first) layer_inputs_->compute(pass.hidden);
   if (layer_inputs_ && !span_.first) layer_inputs_->compute(pass.tokens);
-  const int32_t whole_layers = pass.tails ? last_storing_ : span_.layers.size();
+  const int32_t whole_layers = pass.tails ? caches_.last_storing() : span_.layers.size();
   for (int32_t index = 0; index < whole_layers; ++index) {
     const BegunLayer begun = begin_layer(pass, index);
-    runner_.finish(index, begun, layer_caches(index, pass.batches, own_inputs()), pass.hidden);
+    runner_.finish(index, begun, caches_.of_layer(index, pass.batches, own_inputs()), pass.hidden);
   }
   if (pass.tails) run_tails(pass);
 }
 
 BegunLayer StageModel::begin_layer(const ForwardPass& pass, int32_t index) {
-  const LayerCaches kept = layer_caches(index, pass.batches, {});
+  const LayerCaches kept = caches_.of_layer(index, pass.batches, {});
   const bool begins_with_reads = runner_.begins_with_reads(index);
   if (begins_with_reads) wait_for_loads(pass, index);
   const BegunLayer begun = runner_.begin(index, pass.hidden, kept);
@@ -437,14 +345,14 @@ void StageModel::run_tails(const ForwardPass& pass) {
   const Tails& tails = *pass.tails;
   const bool has_rows = tails.hidden.rows > 0;
   const Matrix inputs = layer_inputs_ && has_rows ? layer_inputs_->gathered(tails.rows, tails.hidden.rows) : Matrix{};
-  const BegunLayer first = begin_layer(pass, last_storing_);
-  for (int32_t index = last_storing_; index < span_.layers.size(); ++index) {
+  const BegunLayer first = begin_layer(pass, caches_.last_storing());
+  for (int32_t index = caches_.last_storing(); index < span_.layers.size(); ++index) {
     if (!has_rows) {
-      if (expert_exchange_ != nullptr) runner_.exchange_without_rows(index);
+      if (expert_exchange_ != nullptr) runner_.feed_forward().exchange_without_rows(index);
       continue;
     }
-    const LayerCaches kept = layer_caches(index, tails.batches, inputs);
-    if (index == last_storing_)
+    const LayerCaches kept = caches_.of_layer(index, tails.batches, inputs);
+    if (index == caches_.last_storing())
       runner_.finish_tails(index, first, pass.hidden, tails.rows, kept, tails.hidden);
     else
       runner_.finish(index, runner_.begin(index, tails.hidden, kept), kept, tails.hidden);
@@ -457,8 +365,8 @@ Matrix StageModel::own_inputs() const {
 
 void StageModel::step_without_rows(uint64_t step) {
   CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
-  if (!runner_.begin_step(step, false)) return;
-  for (int32_t index = 0; index < span_.layers.size(); ++index) runner_.exchange_without_rows(index);
+  if (!runner_.feed_forward().begin_step(step, false)) return;
+  for (int32_t index = 0; index < span_.layers.size(); ++index) runner_.feed_forward().exchange_without_rows(index);
 }
 
 void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
@@ -475,10 +383,8 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   }
   tails.count = static_cast<int64_t>(tails.row_numbers.size());
   CHECK(tails.count <= limits_.max_tail_rows, "{} rows go on, wanted at most {}", tails.count, limits_.max_tail_rows);
-  tails.hidden = {.data = activations_.tail_hidden.data(),
-                  .dtype = backend_.hidden_dtype(),
-                  .rows = tails.count,
-                  .cols = config_.hidden_size};
+  tails.hidden = {
+      .data = tail_hidden_.data(), .dtype = backend_.hidden_dtype(), .rows = tails.count, .cols = config_.hidden_size};
   if (tails.count == 0) return;
   tensor::BatchLayout batch{.row_begin = tails.row_begin,
                             .prefix = tails.prefix,
@@ -501,42 +407,13 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
 }
 
 void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
-  CHECK(span_.last, "the final norm of a stage that is not the last");
-  const auto largest = static_cast<size_t>(limits_.max_logit_rows);
-  for (size_t first = 0; first < rows.size(); first += largest) {
-    const auto part = rows.subspan(first, std::min(largest, rows.size() - first));
-    const auto count = static_cast<int64_t>(part.size());
-    const Matrix gathered{.data = activations_.row_hidden.data(),
-                          .dtype = backend_.hidden_dtype(),
-                          .rows = count,
-                          .cols = config_.hidden_size};
-    const Matrix normed{.data = activations_.row_normed.data(),
-                        .dtype = backend_.compute_dtype(),
-                        .rows = count,
-                        .cols = config_.hidden_size};
-    backend_.gather_rows(hidden, backend_.upload(part), gathered);
-    runner_.norm(gathered, *weights_->final_norm, weights_->final_norm_bias.get(), normed);
-    block(first, normed);
-  }
+  CHECK(head_.has_value(), "the final norm of a stage that is not the last");
+  head_->normed_rows(hidden, rows, block);
 }
 
 void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
-  CHECK(rows.empty() || config_.has_output_head, "logits of a stage without the output head");
-  normed_rows(hidden, rows, [&](size_t first, Matrix normed) {
-    const int64_t slice = layout_.logit_columns;
-    const Matrix logits{.data = activations_.logits.data(),
-                        .dtype = DType::kF32,
-                        .rows = normed.rows,
-                        .cols = slice * layout_.position.size};
-    Matrix own = logits;
-    if (has_ranks())
-      own = {.data = activations_.logit_slice.data(), .dtype = DType::kF32, .rows = normed.rows, .cols = slice};
-    backend_.matmul(normed, *weights_->head, nullptr, own);
-    if (config_.logit_scale != 1.0f) backend_.scale(own, config_.logit_scale);
-    if (config_.logit_soft_cap != 0.0f) backend_.soft_cap(own, config_.logit_soft_cap);
-    if (has_ranks()) collective_->all_gather(own, logits);
-    block(first, logits);
-  });
+  CHECK(head_.has_value(), "logits of a stage that is not the last");
+  head_->logits(hidden, rows, block);
 }
 
 }  // namespace millrace::model

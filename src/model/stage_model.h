@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "base/result.h"
-#include "model/cache_groups.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_inputs.h"
 #include "model/layer_range.h"
 #include "model/layer_runner.h"
+#include "model/output_head.h"
+#include "model/stage_caches.h"
 #include "model/weights.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
@@ -79,7 +80,9 @@ class StageModel {
   void free_cache();
   /// Returns the bytes per page of a group's cache that allocate_cache() makes; 0 if no layer of the stage is in the
   /// group.
-  [[nodiscard]] uint64_t page_bytes(int32_t page_size, size_t group = 0) const;
+  [[nodiscard]] uint64_t page_bytes(int32_t page_size, size_t group = 0) const {
+    return caches_.page_bytes(page_size, group);
+  }
 
   /// Computes the stage's layers for at most max_batch_tokens rows and stores their keys and values in the pages.
   /// Returns the stage's output, valid until the next call: `hidden`, or the rows that `tails` names, in order.
@@ -87,13 +90,9 @@ class StageModel {
   /// Takes part in a step of the rings that share experts: computes what their rows want of the rank's experts.
   void step_without_rows(uint64_t step);
 
-  /// Receives what is computed of `rows[first, first + R)`, valid during the call. R is at most max_logit_rows.
-  using BlockFn = std::function<void(size_t first, tensor::Matrix block)>;
-  /// Last stage: computes the final norm (compute) [R, hidden] of the given rows of a matrix that `forward` returned,
-  /// block by block.
+  using BlockFn = OutputHead::BlockFn;
+  /// Last stage: see OutputHead, for rows of a matrix that `forward` returned.
   void normed_rows(tensor::Matrix hidden, std::span<const int32_t> rows, const BlockFn& block);
-  /// Last stage with the output head: projects such rows to logits (f32) [R, vocab]. With several ranks, columns after
-  /// the vocabulary make equal slices of all ranks.
   void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const BlockFn& block);
 
   /// Returns a buffer for `hidden` of the largest batch.
@@ -106,17 +105,12 @@ class StageModel {
   [[nodiscard]] StageLimits limits() const { return limits_; }
   [[nodiscard]] const RankLayout& rank() const { return layout_; }
   [[nodiscard]] tensor::Backend& backend() const { return backend_; }
-  [[nodiscard]] const CacheGroups& cache_groups() const { return groups_; }
+  [[nodiscard]] const CacheGroups& cache_groups() const { return caches_.groups(); }
   /// Returns whether a layer of the stage is in a cache group.
-  [[nodiscard]] bool has_cache(size_t group) const { return cache_layers_[group] > 0; }
-  [[nodiscard]] tensor::KvCache& cache(size_t group = 0) const;
-  /// A layer's cache group, and its number among the stage's layers there.
-  struct CacheLayer {
-    size_t group = 0;
-    int32_t layer = 0;
-  };
+  [[nodiscard]] bool has_cache(size_t group) const { return caches_.has_cache(group); }
+  [[nodiscard]] tensor::KvCache& cache(size_t group = 0) const { return caches_.cache(group); }
   /// Returns where the `index`th layer of the stage keeps keys and values, and states, of its own.
-  [[nodiscard]] std::vector<CacheLayer> cache_layers(int32_t index) const;
+  [[nodiscard]] std::vector<CacheLayer> cache_layers(int32_t index) const { return caches_.own_layers(index); }
   /// Returns the bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_->checkpoint_bytes; }
   /// Returns the counts of decode steps. They outlive the model.
@@ -125,28 +119,10 @@ class StageModel {
   [[nodiscard]] const std::optional<StageFingerprint>& fingerprint() const { return weights_->fingerprint; }
 
  private:
-  /// The caches of a layer of the stage, if it has attention and a recurrent mixer.
-  struct CachesOfLayer {
-    std::optional<CacheLayer> attention;
-    std::optional<CacheLayer> states;
-  };
-  /// Scratch of the rows that leave the last layer.
-  struct Activations {
-    tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
-    tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
-    tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
-    tensor::Buffer logit_slice;  // f32     [max_logit_rows, logit_columns], with several ranks
-    tensor::Buffer logits;       // f32     [max_logit_rows, logit_columns · ranks]
-  };
-
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
              const RankLayout& layout, std::shared_ptr<const StageWeights> weights);
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   [[nodiscard]] bool takes_tokens() const { return config_.embeds(span_.first); }
-  void allocate_activations();
-  [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count, size_t group) const;
-  [[nodiscard]] LayerCaches layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches,
-                                         tensor::Matrix inputs) const;
   struct Tails;
   struct ForwardPass;
   /// Returns the size to which a replay pads a batch when the buffers hold `max_rows`.
@@ -171,13 +147,10 @@ class StageModel {
   const std::shared_ptr<const StageWeights> weights_;  // of all models that share() them
   LayerRunner runner_;
   std::optional<LayerInputs> layer_inputs_;  // of a model whose layers have inputs of their own
-  Activations activations_;
-  const CacheGroups groups_;
-  std::vector<CachesOfLayer> layer_caches_;               // [layers of the stage]
-  std::vector<int32_t> cache_layers_;                     // [groups]: layers of the stage
-  int32_t last_storing_ = 0;                              // the last layer with keys and values, or states, of its own
-  std::vector<std::unique_ptr<tensor::KvCache>> caches_;  // [groups]; null for a group without layers here
-  std::unique_ptr<tensor::Replay> replay_;                // of decode steps
+  StageCaches caches_;
+  std::optional<OutputHead> head_;          // of the last stage
+  tensor::Buffer tail_hidden_;              // hidden [max_tail_rows, hidden], of the last stage
+  std::unique_ptr<tensor::Replay> replay_;  // of decode steps
   const std::shared_ptr<tensor::GraphStats> graph_stats_ = std::make_shared<tensor::GraphStats>();
 };
 

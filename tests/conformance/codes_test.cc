@@ -7,6 +7,7 @@
 #include <map>
 
 #include "conformance/harness.h"
+#include "conformance/multiply.h"
 #include "conformance/random_codes.h"
 
 using namespace millrace;
@@ -28,24 +29,6 @@ std::vector<Sizes> all_sizes(Random& random) {
                               {25, 257, 31}, {55, 300, 70}, {1, 2500, 64}};
   for (int i = 0; i < 2; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
   return sizes;
-}
-
-Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
-  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
-  Values result;
-  backend.run_and_wait([&] {
-    const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), rows, weight.in_features());
-    const DType dtype = gate_up ? backend.compute_dtype() : DType::kF32;
-    const DeviceMatrix out = make_matrix(backend, dtype, rows, weight.out_features());
-    upload(backend, x, left);
-    if (gate_up) {
-      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
-    } else {
-      backend.matmul(left.matrix, weight, nullptr, out.matrix);
-    }
-    result = download(backend, out.matrix);
-  });
-  return result;
 }
 
 /// Allows for the rounding of each term and each sum, of parts that are at most some tens in size.
@@ -70,7 +53,7 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
         const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
         const Values wanted =
             reference::matmul(reference::rounded_to_int8(x, in), reference::to_floats(matrix), {}, in, out);
-        check_close(run(*backend, *weight, false, x), wanted, unit(DType::kF32), error_of_sums(in));
+        check_close(multiply(*backend, *weight, false, x), wanted, unit(DType::kF32), error_of_sums(in));
       }
     }
   }
@@ -93,7 +76,7 @@ TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
       if (!(kind.bits == 4 ? backend->packs_codes() : backend->packs_all_codes()) ||
           backend_case.name.find("portable") != std::string::npos)
         continue;
-      results[backend_case.name] = run(*backend, *backend->pack_codes({&matrix, 1}), false, x);
+      results[backend_case.name] = multiply(*backend, *backend->pack_codes({&matrix, 1}), false, x);
     }
     for (const auto& [name, result] : results) {
       INFO(name << ", " << kind.name << ": " << sizes.rows << " x " << sizes.in << " x " << sizes.out);
@@ -117,13 +100,13 @@ TEST_CASE("a row of a 4-bit GEMM does not depend on the other rows") {
       const auto weight = gate_up ? backend->pack_gate_up_codes(matrix, matrix) : backend->pack_codes({&matrix, 1});
       constexpr int64_t kRows = 70;
       const Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
-      const Values whole = run(*backend, *weight, gate_up, x);
+      const Values whole = multiply(*backend, *weight, gate_up, x);
       for (const int64_t count :
            {int64_t{1}, random.integer(2, 4), random.integer(5, 7), random.integer(8, 16), random.integer(17, 64)}) {
         INFO(backend_case.name << ", " << kind.name << ": " << count << " x " << in << " x " << out);
         const int64_t first = random.integer(0, kRows - count);
         const Values some =
-            run(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
+            multiply(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
         const bool same = std::memcmp(some.data(), whole.data() + first * out, some.size() * sizeof(float)) == 0;
         REQUIRE(same);
       }
@@ -160,7 +143,8 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
       const int64_t rows = random.integer(1, 20);
       const Values x = reference::rounded(random.normal(rows * kIn), backend->compute_dtype());
       const Values wanted = reference::matmul(reference::rounded_to_int8(x, kIn), weights, {}, kIn, out);
-      check_close(run(*backend, *backend->pack_codes(parts), false, x), wanted, unit(DType::kF32), error_of_sums(kIn));
+      check_close(multiply(*backend, *backend->pack_codes(parts), false, x), wanted, unit(DType::kF32),
+                  error_of_sums(kIn));
     }
     // CPUs give each kind panels of its own. E4M3 factors exclude other codes everywhere.
     const std::vector<CodeStorage> unlike = {random_codes(random, 2, 64, kCodeLayouts[0]),
@@ -228,13 +212,13 @@ TEST_CASE("parts of several kinds of codes are packed together") {
       const Values inputs = reference::rounded_to_int8(x, kIn);
       const auto stack = backend->pack_codes(parts);
       REQUIRE(stack->out_features() == out);
-      const Values whole = run(*backend, *stack, false, x);
+      const Values whole = multiply(*backend, *stack, false, x);
       check_close(whole, reference::matmul(inputs, weights, {}, kIn, out), unit(DType::kF32), error_of_sums(kIn));
-      const Values first = run(*backend, *stack, false, Values(x.begin(), x.begin() + kIn));
+      const Values first = multiply(*backend, *stack, false, Values(x.begin(), x.begin() + kIn));
       const bool same = std::memcmp(first.data(), whole.data(), first.size() * sizeof(float)) == 0;
       REQUIRE(same);
       // A part has the bits that it has alone.
-      const Values last = run(*backend, *backend->pack_codes({&parts[2], 1}), false, x);
+      const Values last = multiply(*backend, *backend->pack_codes({&parts[2], 1}), false, x);
       for (int64_t row = 0; row < kRows; ++row) {
         const bool is_part = std::equal(last.begin() + row * parts[2].rows, last.begin() + (row + 1) * parts[2].rows,
                                         whole.begin() + row * out + 2 * pair_rows);
@@ -244,9 +228,9 @@ TEST_CASE("parts of several kinds of codes are packed together") {
       const Values wanted =
           reference::activate({}, reference::matmul(inputs, reference::to_floats(parts[0]), {}, kIn, pair_rows),
                               reference::matmul(inputs, reference::to_floats(parts[1]), {}, kIn, pair_rows));
-      const Values activated = run(*backend, *pair, true, x);
+      const Values activated = multiply(*backend, *pair, true, x);
       check_close(activated, wanted, unit(backend->compute_dtype()), 4 * error_of_sums(kIn));
-      const Values few = run(*backend, *pair, true, Values(x.begin(), x.begin() + 3 * kIn));
+      const Values few = multiply(*backend, *pair, true, Values(x.begin(), x.begin() + 3 * kIn));
       const bool equal = std::memcmp(few.data(), activated.data(), few.size() * sizeof(float)) == 0;
       REQUIRE(equal);
     }
@@ -268,7 +252,7 @@ TEST_CASE("matmul_silu_mul with 4-bit weights equals its real values") {
       const Values wanted =
           reference::activate({}, reference::matmul(inputs, reference::to_floats(gate.view()), {}, in, out),
                               reference::matmul(inputs, reference::to_floats(up.view()), {}, in, out));
-      check_close(run(*backend, *backend->pack_gate_up_codes(gate.view(), up.view()), true, x), wanted,
+      check_close(multiply(*backend, *backend->pack_gate_up_codes(gate.view(), up.view()), true, x), wanted,
                   unit(backend->compute_dtype()), error_of_sums(in));
     }
   }
@@ -286,7 +270,7 @@ TEST_CASE("an input that is not finite makes its row NaN in 4-bit GEMMs") {
       for (const size_t rows : {1, 3, 40}) {
         Values x(rows * 64, 1.0f);
         x[rows / 2 * 64 + 40] = bad;
-        const Values got = run(*backend, *weight, false, x);
+        const Values got = multiply(*backend, *weight, false, x);
         for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i / 70 == rows / 2));
       }
     }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "conformance/harness.h"
+#include "conformance/multiply.h"
 #include "conformance/random_fp8.h"
 
 using namespace millrace;
@@ -41,24 +42,6 @@ Fp8Storage random_fp8(Random& random, int64_t rows, int64_t cols, Fp8Block block
   return rounded_to_fp8(HostMatrix(values, DType::kF32, rows, cols).tensor(), block);
 }
 
-Values run_fp8(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
-  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
-  Values result;
-  backend.run_and_wait([&] {
-    const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), rows, weight.in_features());
-    const DType dtype = gate_up ? backend.compute_dtype() : DType::kF32;
-    const DeviceMatrix out = make_matrix(backend, dtype, rows, weight.out_features());
-    upload(backend, x, left);
-    if (gate_up) {
-      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
-    } else {
-      backend.matmul(left.matrix, weight, nullptr, out.matrix);
-    }
-    result = download(backend, out.matrix);
-  });
-  return result;
-}
-
 double error_of_fp8_sums(int64_t in) {
   return 80.0 * static_cast<double>(in) * 0x1p-24 + 1e-6;
 }
@@ -88,11 +71,11 @@ TEST_CASE("a GEMM with FP8 weights equals one with their real values") {
       weights.insert(weights.end(), rest.begin(), rest.end());
       weights = reference::rounded(weights, backend_case.w8_dtype());
       const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
-      const Values got = run_fp8(*backend, *packed, false, x);
+      const Values got = multiply(*backend, *packed, false, x);
       if (!backend_case.scales_sums) {
         const HostMatrix stored(weights, backend_case.product_dtype, out, in);
         const tensor::HostTensor tensor = stored.tensor();
-        const bool same = got == run_fp8(*plain, *plain->pack({&tensor, 1}), false, x);
+        const bool same = got == multiply(*plain, *plain->pack({&tensor, 1}), false, x);
         REQUIRE(same);
       }
       check_close(got, reference::matmul(x, weights, {}, in, out), unit(DType::kF32), error_of_fp8_sums(in));
@@ -115,7 +98,7 @@ TEST_CASE("matmul_silu_mul with FP8 weights equals its real values") {
         return reference::matmul(x, reference::rounded(tensor::decode(weight.matrix), backend_case.w8_dtype()), {},
                                  sizes.in, sizes.out);
       };
-      check_close(run_fp8(*backend, *backend->pack_gate_up_fp8(gate.matrix, up.matrix), true, x),
+      check_close(multiply(*backend, *backend->pack_gate_up_fp8(gate.matrix, up.matrix), true, x),
                   reference::activate({}, sums(gate), sums(up)), unit(backend->compute_dtype()), error_of_fp8_sums(in));
     }
   }
@@ -136,14 +119,14 @@ TEST_CASE("a row of an FP8 GEMM does not depend on the other rows") {
           gate_up ? backend->pack_gate_up_fp8(storage.matrix, storage.matrix) : backend->pack_fp8({&storage.matrix, 1});
       constexpr int64_t kRows = 140;
       const Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
-      const Values whole = run_fp8(*backend, *weight, gate_up, x);
+      const Values whole = multiply(*backend, *weight, gate_up, x);
       for (const int64_t count :
            {int64_t{1}, random.integer(2, 4), random.integer(5, 12), random.integer(13, 24), random.integer(25, 130)}) {
         INFO(backend_case.name << ", blocks " << block.rows << " x " << block.cols << ": " << count << " x " << in
                                << " x " << out);
         const int64_t first = random.integer(0, kRows - count);
         const Values some =
-            run_fp8(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
+            multiply(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
         const bool same = std::memcmp(some.data(), whole.data() + first * out, some.size() * sizeof(float)) == 0;
         REQUIRE(same);
       }
@@ -169,7 +152,7 @@ TEST_CASE("FP8 codes have their values and NaN spoils its feature alone") {
                            .block_cols = kIn};
     const auto weight = backend->pack_fp8({&matrix, 1});
     for (const size_t rows : {1, 5, 20, 40}) {
-      const Values got = run_fp8(*backend, *weight, false, Values(rows * kIn, 2.0f));
+      const Values got = multiply(*backend, *weight, false, Values(rows * kIn, 2.0f));
       for (size_t i = 0; i < got.size(); ++i) {
         const float value = tensor::kE4M3[i % 256];
         if (std::isnan(value)) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "conformance/multiply.h"
 #include "conformance/sequences.h"
 #include "tensor/quantized_inputs.h"
 
@@ -23,21 +24,7 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
   const int64_t in = weight.in_features();
   Values chosen;
   for (const int64_t row : rows) chosen.insert(chosen.end(), x.begin() + row * in, x.begin() + (row + 1) * in);
-  Values result;
-  backend.run_and_wait([&] {
-    const auto count = static_cast<int64_t>(rows.size());
-    const DType dtype = gate_up ? backend.compute_dtype() : DType::kF32;
-    const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), count, in);
-    const DeviceMatrix out = make_matrix(backend, dtype, count, weight.out_features());
-    upload(backend, chosen, left);
-    if (gate_up) {
-      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
-    } else {
-      backend.matmul(left.matrix, weight, nullptr, out.matrix);
-    }
-    result = download(backend, out.matrix);
-  });
-  return result;
+  return multiply(backend, weight, gate_up, chosen);
 }
 
 /// A weight format to test.

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "conformance/multiply.h"
 #include "conformance/random_codes.h"
 #include "cuda/cuda_backend.h"
-#include "cuda_backend/multiply.h"
 #include "cuda_backend/tested_gemm.h"
 
 /// Comparisons of weights of 4 and 8 bits with their values in bf16.

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "conformance/harness.h"
+#include "conformance/multiply.h"
 #include "cuda/cuda_backend.h"
-#include "cuda_backend/multiply.h"
 #include "cuda_backend/tested_gemm.h"
 #include "tensor/fp8.h"
 

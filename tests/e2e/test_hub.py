@@ -124,6 +124,21 @@ def test_offline_and_unreachable_hubs(hub, home, monkeypatch):
     assert WEIGHTS in refusal(REPO)
 
 
+def test_a_cached_revision_is_served_when_the_hub_fails(hub, home):
+    folder = fetch(REPO)
+    hub.limits = [{"Retry-After": "200"}]  # longer than a user with a complete cache would wait
+    done = run("fetch", REPO)
+    assert done.returncode == 0 and done.stdout.strip() == str(folder)
+    assert "using the revision in the cache" in done.stderr
+    # Another program fetched the commit, and the repository has been closed since.
+    (home / "models--acme--books-4m" / "millrace" / f"{COMMIT}.json").unlink()
+    hub.private = True
+    done = run("fetch", f"{REPO}:{COMMIT}")
+    assert done.returncode == 0 and "using the revision in the cache" in done.stderr
+    (folder / WEIGHTS).resolve().unlink()
+    assert "does not exist, or is private" in refusal(f"{REPO}:{COMMIT}")
+
+
 def test_a_token_goes_to_the_hub_only(hub, home, monkeypatch):
     hub.gated = True
     said = refusal(REPO)
