@@ -15,6 +15,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from runs import add_seed, draw_seed, order_of, positive
@@ -28,8 +29,9 @@ PROMPT = re.compile(r"^\| prompt of (\d+) tokens[^|]*\| ([\d.]+)", re.MULTILINE)
 
 
 def output_of(command):
-    command = [str(part) for part in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    command = [str(part.resolve() if isinstance(part, Path) else part) for part in command]
+    with tempfile.TemporaryDirectory() as folder:  # some peers write logs to where they run
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr  # some builds print their table to the latter
@@ -74,10 +76,10 @@ def spread(values, decimals):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batched-bench", required=True, help="the program llama-batched-bench")
-    parser.add_argument("--model-speed", default=ROOT / "build/bench/model_speed", help="default: %(default)s")
-    parser.add_argument("--gguf", required=True, help="what llama.cpp computes")
-    parser.add_argument("--model-path", help="what millrace computes (default: the GGUF file)")
+    parser.add_argument("--batched-bench", type=Path, required=True, help="the program llama-batched-bench")
+    parser.add_argument("--model-speed", type=Path, default=ROOT / "build/bench/model_speed", help="default: %(default)s")
+    parser.add_argument("--gguf", type=Path, required=True, help="what llama.cpp computes")
+    parser.add_argument("--model-path", type=Path, help="what millrace computes (default: the GGUF file)")
     parser.add_argument("--quantization", default="none", help="of millrace's weights, as serve has it")
     parser.add_argument("--threads", type=positive, required=True)
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 16], metavar="SEQUENCES")
