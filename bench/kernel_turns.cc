@@ -151,9 +151,29 @@ std::vector<float> random_values(size_t count) {
   return values;
 }
 
-enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel, kFp8, kW4 };
-constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4"};
-constexpr CodePanelFormat kCodeFormat;
+enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel, kFp8, kW4, kQ4K, kQ6K };
+constexpr Format kFormats[] = {Format::kBf16, Format::kW8, Format::kW8A8, Format::kW8A8Channel,
+                               Format::kFp8,  Format::kW4, Format::kQ4K,  Format::kQ6K};
+constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4", "q4_k", "q6_k"};
+constexpr CodePanelFormat kW4Format;
+/// Codes of 4 and 6 bits as GGUF files hold them.
+constexpr CodePanelFormat kQ4KFormat = {.units = 8,
+                                        .scale_type = CodeScaleType::kF16,
+                                        .offset_type = CodeOffsetType::kMinimums,
+                                        .has_factors = true,
+                                        .offset = 0};
+constexpr CodePanelFormat kQ6KFormat = {
+    .units = 8, .scale_type = CodeScaleType::kF16, .half_type = CodeHalfType::kInt8, .bits = 8, .offset = 128};
+
+/// Returns the layout of a format's panels of codes; null for others.
+const CodePanelFormat* code_format(Format format) {
+  switch (format) {
+    case Format::kW4: return &kW4Format;
+    case Format::kQ4K: return &kQ4KFormat;
+    case Format::kQ6K: return &kQ6KFormat;
+    default: return nullptr;
+  }
+}
 
 /// The LHS operand of a GemmTask, in memory pages like the backend's scratch.
 struct Lhs {
@@ -224,34 +244,37 @@ Lhs gemm_lhs(const Kernels& kernels, Format format, int rows) {
     lhs.quant_params = std::move(quant_params);
     return lhs;
   }
-  if (format != Format::kW8A8 && format != Format::kW4) {
+  const bool has_codes = code_format(format) != nullptr;
+  if (format != Format::kW8A8 && !has_codes) {
     const size_t row_bytes = static_cast<size_t>(kFeatures) * (kernels.bf16_lhs ? 2 : 4);
     const std::vector<std::byte> data = lhs_rows(kernels, values);
     return tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
   }
-  const bool has_4_bits = format == Format::kW4;
   const auto row_bytes = static_cast<size_t>(kFeatures / kW8GroupElements *
-                                             (has_4_bits ? kCodeLhsUnitBytes : kernels.int8_lhs_group_bytes));
+                                             (has_codes ? kCodeLhsUnitBytes : kernels.int8_lhs_group_bytes));
   std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
   for (int row = 0; row < rows; ++row) {
-    (has_4_bits ? kernels.quantize_lhs_codes : kernels.quantize_lhs)(
-        values.data() + row * kFeatures, kFeatures, data.data() + static_cast<size_t>(row) * row_bytes);
+    (has_codes ? kernels.quantize_lhs_codes : kernels.quantize_lhs)(values.data() + row * kFeatures, kFeatures,
+                                                                    data.data() + static_cast<size_t>(row) * row_bytes);
   }
   return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
 }
 
 /// Returns the summed elements per step of a panel.
 int64_t depth_of(const Kernels& kernels, Format format) {
-  if (format == Format::kW8A8 || format == Format::kW8A8Channel || format == Format::kW4) return kInt8Depth;
+  if (format == Format::kW8A8 || format == Format::kW8A8Channel || code_format(format) != nullptr) return kInt8Depth;
   return format == Format::kBf16 || kernels.bf16_lhs ? 2 : 1;
 }
 
 size_t panel_bytes(Format format) {
+  if (const CodePanelFormat* const codes = code_format(format)) {
+    return size_t{kFeatures / (kW8GroupElements * static_cast<size_t>(codes->units))} *
+           static_cast<size_t>(codes->group_bytes());
+  }
   switch (format) {
     case Format::kBf16: return size_t{kFeatures} * kPanelColumns * 2;
     case Format::kW8A8Channel: return size_t{kFeatures} * kPanelColumns;
     case Format::kFp8: return size_t{kFeatures / kMaxFp8Group} * kFp8ScaleBytes + size_t{kFeatures} * kPanelColumns;
-    case Format::kW4: return size_t{kFeatures / kW8GroupElements} * static_cast<size_t>(kCodeFormat.group_bytes());
     default: return size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
   }
 }
@@ -262,7 +285,9 @@ auto gemm_of(const Kernels& kernels, Format format) {
     case Format::kW8A8: return kernels.gemm_w8a8;
     case Format::kW8A8Channel: return kernels.gemm_w8a8_channel;
     case Format::kFp8: return kernels.bf16_lhs ? kernels.gemm_fp8_bf16 : kernels.gemm_fp8_f32;
-    case Format::kW4: return kernels.gemm_nibbles;
+    case Format::kW4:
+    case Format::kQ4K: return kernels.gemm_nibbles;
+    case Format::kQ6K: return kernels.gemm_bytes;
     default: return kernels.bf16_lhs ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
   }
 }
@@ -271,7 +296,9 @@ auto gemm_of(const Kernels& kernels, Format format) {
 size_t needed_table_bytes(Format format) {
   switch (format) {
     case Format::kW8A8Channel: return offsetof(Kernels, add_partial_sums);
-    case Format::kW4: return offsetof(Kernels, convolve);
+    case Format::kW4:
+    case Format::kQ4K:
+    case Format::kQ6K: return offsetof(Kernels, convolve);
     case Format::kFp8: return offsetof(Kernels, gemm_fp8_f32) + sizeof(Kernels::gemm_fp8_f32);
     default: return 0;
   }
@@ -293,7 +320,7 @@ void run_gemms(Turns& turns, const Kernels& first, Format format, int rows, Read
                 .scratch = scratch.data(),
                 .quant_params = lhs.quant_params.data(),
                 .column_scales = column_scales.data(),
-                .codes = &kCodeFormat,
+                .codes = code_format(format),
                 .group_elements = kMaxFp8Group};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
   turns.run(fmt::format("{} product, {} rows", kFormatNames[static_cast<int>(format)], rows),
@@ -382,8 +409,7 @@ void compare(const Options& options) {
   const auto asked_for = [&](const char* kind) {
     return std::ranges::find(options.kinds, kind) != options.kinds.end();
   };
-  for (const Format format :
-       {Format::kBf16, Format::kW8, Format::kW8A8, Format::kW8A8Channel, Format::kFp8, Format::kW4}) {
+  for (const Format format : kFormats) {
     if (!asked_for(kFormatNames[static_cast<int>(format)])) continue;
     for (const Build& build : builds) {
       if (build.table_bytes < needed_table_bytes(format)) {
@@ -414,7 +440,7 @@ int main(int argc, char** argv) {
   app.add_option("--kinds", options.kinds, "what to compare")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4", "attention"}))
+      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4", "q4_k", "q6_k", "attention"}))
       ->capture_default_str();
   app.add_option("--rows", options.rows, "rows of the products")
       ->delimiter(',')

@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--runs", type=positive, default=15)
     parser.add_argument("--memory", type=positive, default=256,
                         help="MiB that weights, keys and values are read from: more than the last cache to measure memory")
-    parser.add_argument("--kinds", default="bf16,w8,w8a8,attention", help="what to compare; w8a8_int8, fp8 and w4 too")
+    parser.add_argument("--kinds", default="bf16,w8,w8a8,attention", help="what to compare; w8a8_int8, fp8, w4, q4_k and q6_k too")
     parser.add_argument("--rows", default="1,2,3,4,8,16,32,64,128,512", help="rows of the products")
     add_seed(parser)
     options = parser.parse_args()

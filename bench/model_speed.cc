@@ -12,6 +12,7 @@
 #include "app/devices.h"
 #include "app/flag_types.h"
 #include "base/log.h"
+#include "cpu/cpu_backend.h"
 #include "cpu/isa.h"
 #include "device_ceilings.h"
 #include "local_clients.h"
@@ -99,7 +100,12 @@ Variant make_variant(app::EngineOptions options, const std::string& quantization
   std::string way(model::to_string(config.quantization));
   if (options.stage.isa) way += fmt::format(" on {}", enum_name(*options.stage.isa));
   if (options.tp_size > 1) way += fmt::format(" on {} ranks", options.tp_size);
-  return {std::move(way), bench::ModelWork(config), bench::start_engine(options)};
+  bench::ModelWork work(config);
+  const uint64_t before = cpu::packed_bytes();
+  auto engine = bench::start_engine(options);
+  const uint64_t packed = cpu::packed_bytes() - before;  // on a CPU the weights of all products
+  if (packed > 0) work.set_weight_bytes(static_cast<double>(packed));
+  return {std::move(way), work, std::move(engine)};
 }
 
 /// The results of all rounds of one load.

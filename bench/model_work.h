@@ -14,8 +14,9 @@ class ModelWork {
   explicit ModelWork(const model::ModelConfig& config);
 
   /// Returns the weights that a decode step reads, without the embedding table. For a sparse model the experts chosen
-  /// matter: see reads_all().
+  /// matter: see reads_all(). Until they are set, those of a model whose files are not quantized.
   [[nodiscard]] double weight_bytes() const { return weight_bytes_; }
+  void set_weight_bytes(double bytes) { weight_bytes_ = bytes; }
   /// Returns whether every step reads all weights.
   [[nodiscard]] bool reads_all() const { return reads_all_; }
   /// Returns the keys and values that the attention of one row over `keys` tokens reads, in all layers.

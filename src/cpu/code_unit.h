@@ -167,38 +167,80 @@ struct CodeDot {
 };
 #endif
 
-/// Loads 16 scales or minimums as f32.
-MILLRACE_INLINE Vec load_code_scales(CodeScaleType type, const char* from, int vec) {
-  switch (type) {
-    case CodeScaleType::kF16: return widen_binary16(load_as<Halves>(from + vec * kLanes * 2));
-    case CodeScaleType::kBF16: return widen_bf16(load_as<Halves>(from + vec * kLanes * 2));
-    case CodeScaleType::kF32: return load_as<Vec>(from + vec * kLanes * 4);
-  }
-  return {};
-}
-
 /// What turns the integer sums of 16 columns of a unit into values.
 struct CodeTerms {
   Vec scale;
   Vec offset;  ///< zero points or minimums
 };
 
-/// `part` is the half of the unit, if halves have factors. Minimums count with the first half.
-MILLRACE_INLINE CodeTerms load_code_terms(const CodePanelFormat& format, const CodeUnit& unit, int vec, int part) {
-  CodeTerms terms = {load_code_scales(format.scale_type, unit.scales, vec), {}};
-  const char* const half_factors = unit.factors + part * kPanelColumns + vec * kLanes;
-  if (format.half_type == CodeHalfType::kE4M3) terms.scale *= widen_e4m3(half_factors);
-  if (format.half_type == CodeHalfType::kInt8) terms.scale *= widen_bytes(half_factors);
-  if (format.has_factors) terms.scale *= widen_bytes(unit.factors + vec * kLanes);
-  if (format.offset_type == CodeOffsetType::kZeroPoints) {
-    typedef uint8_t Codes __attribute__((vector_size(16)));
-    terms.offset =
-        __builtin_convertvector(__builtin_convertvector(load_as<Codes>(unit.offsets + vec * kLanes), Ints), Vec);
-  } else if (format.offset_type == CodeOffsetType::kMinimums && part == 0) {
-    terms.offset = load_code_scales(format.scale_type, unit.offsets, vec);
-    if (format.has_factors) terms.offset *= widen_bytes(unit.factors + kPanelColumns + vec * kLanes);
+/// Sets a member of the terms of 16 columns each to load(v).
+template <int V, class Load>
+MILLRACE_INLINE void set_code_terms(CodeTerms (&terms)[V], Vec CodeTerms::* member, Load&& load) {
+#pragma clang loop unroll(full)
+  for (int v = 0; v < V; ++v) terms[v].*member = load(v);
+}
+
+/// Sets a member to scales or minimums, as f32.
+template <int V>
+MILLRACE_INLINE void load_code_scales(CodeScaleType type, const char* from, CodeTerms (&terms)[V],
+                                      Vec CodeTerms::* member) {
+  switch (type) {
+    case CodeScaleType::kF16:
+      return set_code_terms(terms, member, [&](int v) __attribute__((always_inline)) {
+        return widen_binary16(load_as<Halves>(from + v * kLanes * 2));
+      });
+    case CodeScaleType::kBF16:
+      return set_code_terms(terms, member, [&](int v) __attribute__((always_inline)) {
+        return widen_bf16(load_as<Halves>(from + v * kLanes * 2));
+      });
+    case CodeScaleType::kF32:
+      return set_code_terms(terms, member,
+                            [&](int v) __attribute__((always_inline)) { return load_as<Vec>(from + v * kLanes * 4); });
   }
-  return terms;
+}
+
+/// Multiplies a member by int8 factors.
+template <int V>
+MILLRACE_INLINE void apply_code_factors(const char* factors, CodeTerms (&terms)[V], Vec CodeTerms::* member) {
+  set_code_terms(terms, member, [&](int v) __attribute__((always_inline)) {
+    return terms[v].*member * widen_bytes(factors + v * kLanes);
+  });
+}
+
+/// Loads the terms of V * 16 columns from vector `first` of the panel on. `part` is the half of the unit, if halves
+/// have factors. Minimums count with the first half.
+template <int V>
+MILLRACE_INLINE void load_code_terms(const CodePanelFormat& format, const CodeUnit& unit, int first, int part,
+                                     CodeTerms (&terms)[V]) {
+  constexpr auto kScale = &CodeTerms::scale;
+  constexpr auto kOffset = &CodeTerms::offset;
+  const int column = first * kLanes;
+  load_code_scales(format.scale_type, unit.scales + column * format.scale_bytes(), terms, kScale);
+  const char* const half_factors = unit.factors + part * kPanelColumns + column;
+  if (format.half_type == CodeHalfType::kE4M3) {
+    set_code_terms(terms, kScale, [&](int v) __attribute__((always_inline)) {
+      return terms[v].scale * widen_e4m3(half_factors + v * kLanes);
+    });
+  }
+  if (format.half_type == CodeHalfType::kInt8) apply_code_factors(half_factors, terms, kScale);
+  if (format.has_factors) apply_code_factors(unit.factors + column, terms, kScale);
+  if (format.offset_type == CodeOffsetType::kZeroPoints) {
+    set_code_terms(terms, kOffset, [&](int v) __attribute__((always_inline)) {
+      typedef uint8_t Codes __attribute__((vector_size(16)));
+      const auto points = load_as<Codes>(unit.offsets + column + v * kLanes);
+      return __builtin_convertvector(__builtin_convertvector(points, Ints), Vec);
+    });
+  } else if (format.offset_type == CodeOffsetType::kMinimums && part == 0) {
+    load_code_scales(format.scale_type, unit.offsets + column * format.scale_bytes(), terms, kOffset);
+    if (format.has_factors) apply_code_factors(unit.factors + kPanelColumns + column, terms, kOffset);
+  } else {
+    set_code_terms(terms, kOffset, [](int) __attribute__((always_inline)) { return Vec{}; });
+  }
+}
+MILLRACE_INLINE CodeTerms load_code_terms(const CodePanelFormat& format, const CodeUnit& unit, int vec, int part) {
+  CodeTerms terms[1];
+  load_code_terms(format, unit, vec, part, terms);
+  return terms[0];
 }
 
 /// An LHS row's part in a unit.

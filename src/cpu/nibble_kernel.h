@@ -61,6 +61,10 @@ constexpr bool reads_table(NibbleReading codes) {
   return codes != NibbleReading::kPlain;
 }
 
+/// Vectors of columns whose terms are loaded together. With more rows they do not fit the registers.
+template <int R, int V>
+constexpr int kTermVecs = R <= 2 ? V : 1;
+
 /// Adds to c [R, V * 16] the GEMM of LHS rows with one unit, or with its half `part`. `from` is the first of the
 /// columns' codes or bytes; it advances.
 template <int R, int V, NibbleReading kCodes, CodeSource kSource>
@@ -107,14 +111,20 @@ MILLRACE_INLINE void add_nibble_part(const CodePanelFormat& format, const CodeUn
     from += kSource == CodeSource::kPacked ? kCodeStepBytes : 2 * kCodeStepBytes;
   }
   with_code_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
+    constexpr int kVecs = kTermVecs<R, V>;
 #pragma clang loop unroll(full)
-    for (int v = 0; v < V; ++v) {
-      const CodeTerms terms = load_code_terms(format, unit, first / kLanes + v, part);
+    for (int group = 0; group < V; group += kVecs) {
+      CodeTerms terms[kVecs];
+      load_code_terms(format, unit, first / kLanes + group, part, terms);
 #pragma clang loop unroll(full)
-      for (int r = 0; r < R; ++r) {
-        float* const at = c + r * kPanelColumns + v * kLanes;
-        const Ints total = Dot::total(sum[r][v], row[r].addend);
-        store(at, add_code_sums<decltype(type)::kValue>(total, terms, row[r], load(at)));
+      for (int i = 0; i < kVecs; ++i) {
+        const int v = group + i;
+#pragma clang loop unroll(full)
+        for (int r = 0; r < R; ++r) {
+          float* const at = c + r * kPanelColumns + v * kLanes;
+          const Ints total = Dot::total(sum[r][v], row[r].addend);
+          store(at, add_code_sums<decltype(type)::kValue>(total, terms[i], row[r], load(at)));
+        }
       }
     }
   });
