@@ -327,6 +327,7 @@ class WeightFinder {
   }
 
   Outcome find_awq(const Found& codes) {
+    if (format_.is_awq_gemv) return find_awq_gemv(codes);
     if (codes.tensor.dtype != "I32" || weight_.rows % 8 != 0 || !codes.has_shape({weight_.cols, weight_.rows / 8}))
       return codes.wrong(fmt::format("I32 [{}, {}]", weight_.cols, weight_.rows / 8));
     weight_.codes = {
@@ -338,6 +339,34 @@ class WeightFinder {
     if (zeros->tensor.dtype != "I32" || !zeros->has_shape({*groups, weight_.rows / 8}))
       return zeros->wrong(fmt::format("I32 [{}, {}]", *groups, weight_.rows / 8));
     weight_.zeros = {.order = ZeroArray::Order::kNibblesAwq, .bytes = zeros->tensor.bytes, .group_count = *groups};
+    return std::optional(weight_);
+  }
+
+  /// AWQ of version gemv: words along the columns. Scales and zero points have groups that no column is in.
+  Outcome find_awq_gemv(const Found& codes) {
+    constexpr int64_t kCodesPerWord = 8;
+    constexpr int64_t kUnitCols = 128;  // columns whose zero points a kernel reads at a time, or a group of more
+    const int64_t words = weight_.cols / kCodesPerWord;
+    if (codes.tensor.dtype != "I32" || weight_.cols % kCodesPerWord != 0 || !codes.has_shape({weight_.rows, words}))
+      return codes.wrong(fmt::format("I32 [{}, {}]", weight_.rows, words));
+    weight_.codes = {.kind = CodeKind::kUnsigned, .bits = 4, .bytes = codes.tensor.bytes, .row_bytes = words * 4};
+    weight_.group_cols = format_.group_size > 0 ? format_.group_size : weight_.cols;
+    if (weight_.cols % weight_.group_cols != 0)
+      return codes.wrong(fmt::format("a multiple of {} columns, those of a group", weight_.group_cols));
+    const int64_t unit = std::max<int64_t>(kUnitCols / weight_.group_cols, 1);
+    const int64_t zero_words = (weight_.group_count() + kCodesPerWord * unit - 1) / (kCodesPerWord * unit) * unit;
+    const auto scales = required(".scales", codes.name);
+    if (!scales) return scales.error();
+    if (!scales->has_shape({weight_.rows, zero_words * kCodesPerWord}))
+      return scales->wrong(fmt::format("[{}, {}]", weight_.rows, zero_words * kCodesPerWord));
+    RETURN_IF_ERROR(set_scales(*scales, zero_words * kCodesPerWord, 1));
+    const auto zeros = required(".qzeros", codes.name);
+    if (!zeros) return zeros.error();
+    if (zeros->tensor.dtype != "I32" || !zeros->has_shape({weight_.rows, zero_words}))
+      return zeros->wrong(fmt::format("I32 [{}, {}]", weight_.rows, zero_words));
+    weight_.zeros = {.order = ZeroArray::Order::kAlongGroups,
+                     .bytes = zeros->tensor.bytes,
+                     .group_count = zero_words * kCodesPerWord};
     return std::optional(weight_);
   }
 

@@ -170,6 +170,10 @@ int group_zero(const StoredWeight& weight, int64_t row, int64_t group) {
       const int64_t words = weight.rows * bits / kWordBits;
       return static_cast<int>(dense_code(zeros.bytes, group * words, 1, row, bits)) + zeros.offset;
     }
+    case ZeroArray::Order::kAlongGroups: {
+      const int64_t words = zeros.group_count * bits / kWordBits;
+      return static_cast<int>(dense_code(zeros.bytes, row * words, 1, group, bits));
+    }
     case ZeroArray::Order::kNibblesAwq: {
       const uint32_t word = word_at(zeros.bytes, group * (weight.rows / 8) + row / 8);
       return static_cast<int>(word >> (4 * kAwqNibble[static_cast<size_t>(row % 8)]) & 15u);

@@ -56,7 +56,8 @@ struct ZeroArray {
     kConstant,   ///< `constant` for all
     kDownN,      ///< compressed-tensors: [ceil(N · bits / 32), G] words, packed along N
     kAlongN,     ///< GPTQ: [G, N · bits / 32] words, packed along N
-    kNibblesAwq  ///< AWQ: [G, N / 8] words in AWQ's order
+    kNibblesAwq,  ///< AWQ: [G, N / 8] words in AWQ's order
+    kAlongGroups  ///< AWQ of version gemv: [N, G · bits / 32] words, packed along the groups
   };
   Order order = Order::kConstant;
   int constant = 0;

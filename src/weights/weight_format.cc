@@ -97,9 +97,14 @@ Result<WeightFormat> parse_awq(JsonObject config) {
   if (!group_size) return group_size.error();
   if (*bits != 4) return bad_config("bits is {}, wanted 4", *bits);
   const std::string version = text_member(config, "version", "gemm");
-  if (version != "gemm" && version != "GEMM") return bad_config("version is '{}', wanted 'gemm'", version);
+  const bool is_gemv = version == "gemv" || version == "GEMV";
+  if (!is_gemv && version != "gemm" && version != "GEMM")
+    return bad_config("version is '{}', wanted 'gemm' or 'gemv'", version);
+  if (is_gemv && *group_size % 32 != 0)
+    return bad_config("group_size is {}, wanted a multiple of 32 with version 'gemv'", *group_size);
   format.bits = 4;
   format.group_size = std::max<int64_t>(*group_size, 0);
+  format.is_awq_gemv = is_gemv;
   return format;
 }
 

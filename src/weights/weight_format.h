@@ -23,6 +23,7 @@ struct WeightFormat {
   uint32_t widths = 0;               ///< a bit 1 << n for each count of bits n
   std::vector<int64_t> group_sizes;  ///< each once, as group_size
   bool is_gptq_v2 = false;           ///< zero points are stored as they are
+  bool is_awq_gemv = false;          ///< codes, scales and zero points lie row by row
   int64_t block_rows = 0;            ///< of FP8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;
 
