@@ -13,6 +13,8 @@ namespace millrace::hub {
 Result<FileLock> FileLock::open_file(const std::filesystem::path& path) {
   std::error_code failure;
   std::filesystem::create_directories(path.parent_path(), failure);
+  if (failure)
+    return make_error(ErrorCode::kData, "{}: cannot be created: {}", path.parent_path().string(), failure.message());
   constexpr mode_t kMode = 0644;
   const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode);
   if (descriptor < 0)

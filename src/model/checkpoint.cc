@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
+#include "base/log.h"
 #include "model/field_reader.h"
 #include "model/gguf_tensors.h"
 
@@ -72,6 +74,34 @@ Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string
   return SafetensorsFile::open(folder_ / file_name);
 }
 
+Result<void> Checkpoint::open_files() {
+  auto single = open_file(std::string(kSingleName));
+  if (!single && single.error().code != ErrorCode::kNotFound) return single.error();
+  const Result<void> index = read_index(folder_ / kIndexName);
+  if (index && (!single || has_listed_files())) {
+    if (single)
+      log::warn("{}: tensors are read from the files that {} names, not all from {}", folder_.string(), kIndexName,
+                kSingleName);
+    return {};
+  }
+  if (single) {
+    shard_of_.clear();
+    single_ = std::move(*single);
+    return {};
+  }
+  if (index.error().code != ErrorCode::kNotFound) return index.error();
+  return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder_.string(), kSingleName, kIndexName);
+}
+
+bool Checkpoint::has_listed_files() const {
+  std::set<std::string> files;
+  for (const auto& [name, file] : shard_of_) files.insert(file);
+  return files != std::set<std::string>{std::string(kSingleName)} &&
+         std::ranges::all_of(files, [this](const std::string& file) {
+           return source_ ? source_->contains(file) : std::filesystem::exists(folder_ / file);
+         });
+}
+
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder,
                                                      std::shared_ptr<RangeSource> source) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder, std::move(source)));
@@ -81,17 +111,9 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
     checkpoint->gguf_ = std::move(*gguf);
     return checkpoint;
   }
-  auto single = checkpoint->open_file(std::string(kSingleName));
-  if (single) {
-    checkpoint->single_ = std::move(*single);
-  } else if (single.error().code != ErrorCode::kNotFound) {
-    return single.error();
-  } else if (const Result<void> index = checkpoint->read_index(folder / kIndexName); !index) {
-    if (index.error().code != ErrorCode::kNotFound) return index.error();
-    return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder.string(), kSingleName, kIndexName);
-  }
+  RETURN_IF_ERROR(checkpoint->open_files());
   for (const StoredPrefixes& prefixes : kStoredPrefixes) {
-    if (!checkpoint->contains_stored(fmt::format("{}{}", prefixes.model, kEmbedding))) continue;
+    if (!checkpoint->has_stored_weight(fmt::format("{}{}", prefixes.model, kEmbedding))) continue;
     checkpoint->model_prefix_ = prefixes.model;
     checkpoint->head_prefix_ = prefixes.head;
     break;
@@ -328,6 +350,17 @@ std::vector<std::string> Checkpoint::names() const {
 bool Checkpoint::contains(std::string_view name) const {
   if (gguf_) return gguf_->contains(name);
   return contains_stored(stored_name(name));
+}
+
+bool Checkpoint::has_weight(std::string_view name) const {
+  return has_stored_weight(stored_name(name));
+}
+
+bool Checkpoint::has_stored_weight(std::string_view name) const {
+  if (gguf_) return gguf_->contains(name);
+  const std::vector<std::string> companions = weights::companion_names(name);
+  return contains_stored(name) ||
+         std::ranges::any_of(companions, [this](const std::string& each) { return contains_stored(each); });
 }
 
 bool Checkpoint::contains_stored(std::string_view name) const {

@@ -77,6 +77,9 @@ class Checkpoint {
   void release(std::string_view name) const;
   /// Returns whether the index lists the tensor, or the single file holds it.
   [[nodiscard]] bool contains(std::string_view name) const;
+  /// Returns whether there is a weight "….weight", as floating point or in codes, whose tensors have names of their
+  /// own.
+  [[nodiscard]] bool has_weight(std::string_view name) const;
   /// Returns the names of all tensors, in any order.
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
@@ -85,9 +88,14 @@ class Checkpoint {
  private:
   Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source);
   [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& file_name) const;
+  /// Opens the files that an index names, or the single file. With both the index counts, as for other programs, unless
+  /// it is left over from files that are gone.
+  [[nodiscard]] Result<void> open_files();
+  [[nodiscard]] bool has_listed_files() const;
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
   [[nodiscard]] bool contains_stored(std::string_view stored_name) const;
+  [[nodiscard]] bool has_stored_weight(std::string_view stored_name) const;
   /// Returns the name by which the files have a tensor.
   [[nodiscard]] std::string stored_name(std::string_view name) const;
   /// Returns the name by which callers know a stored tensor.

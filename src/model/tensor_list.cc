@@ -90,13 +90,14 @@ Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& conf
 
 void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
   TensorNames& names = config.names;
-  if (names.expert_storage != ExpertStorage::kSeparate && names.expert_storage != ExpertStorage::kRows) return;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (!config.is_sparse(layer)) continue;
-    if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up)))
+    if (!checkpoint.contains(names.plain(layer, names.fused_experts_gate_up))) {
+      if (checkpoint.has_weight(expert_tensor_name(config, layer, 0, ExpertPart::kUp)))
+        names.expert_storage = ExpertStorage::kSeparate;
+    } else if (names.expert_storage == ExpertStorage::kSeparate) {
       names.expert_storage = ExpertStorage::kRows;
-    else if (checkpoint.contains(expert_tensor_name(config, layer, 0, ExpertPart::kGate)))
-      names.expert_storage = ExpertStorage::kSeparate;
+    }
     return;
   }
 }
@@ -106,8 +107,8 @@ void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config) {
   const auto split = [&](std::string_view& fused, std::string_view separate) {
     if (fused.empty()) return;
     for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-      if (checkpoint.contains(names.weight(layer, fused))) return;
-      if (!checkpoint.contains(names.weight(layer, separate))) continue;
+      if (checkpoint.has_weight(names.weight(layer, fused))) return;
+      if (!checkpoint.has_weight(names.weight(layer, separate))) continue;
       fused = {};
       return;
     }
@@ -119,7 +120,14 @@ void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config) {
 }
 
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (!config.has_output_head || !config.tied_embeddings || !checkpoint.contains(config.names.head)) return {};
+  const std::string name(config.names.head);
+  if (!config.has_output_head || !config.tied_embeddings || !checkpoint.has_weight(name)) return {};
+  if (!checkpoint.contains(name)) {
+    config.tied_embeddings = false;
+    log::warn("{}: {} is stored in codes and is the output head, though config.json says tie_word_embeddings true",
+              checkpoint.folder().string(), name);
+    return {};
+  }
   const auto head = checkpoint.find_stored(config.names.head);
   if (!head) return head.error();
   const auto embedding = checkpoint.find_stored(config.names.embedding);

@@ -77,8 +77,8 @@ void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
 void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
-/// trained the head and were merged leave config.json unchanged. The log reports it. It compares both tensors where
-/// both exist. Errors: those of Checkpoint::find_stored.
+/// trained the head and were merged leave config.json unchanged, and so do quantizers of the head. The log reports it.
+/// It compares both tensors where both exist as floating point. Errors: those of Checkpoint::find_stored.
 [[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It is part of a tensor.

@@ -47,6 +47,7 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
     case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kGptq:
     case QuantMethod::kAwq:
+    case QuantMethod::kQuark:
       return {.bits = code_bits(format.bits), .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
     case QuantMethod::kCompressedTensors:
       return {.bits = format.bits > 0 ? code_bits(format.bits) : 8, .overhead = scales};

@@ -144,13 +144,11 @@ Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, Weigh
   return {};
 }
 
-/// Finds a projection, or any matrix of a GGUF file, that is stored in a format of its own; nothing when it is stored
-/// as plain floating point.
+/// Finds a matrix that is stored in a format of its own; nothing when it is stored as plain floating point. What is
+/// stored decides, also of routers and embeddings.
 Result<std::optional<weights::StoredWeight>> WeightParts::find_stored(const TensorSpec& spec) const {
   const bool is_decoded = config_.weight_format.method != weights::QuantMethod::kNone;
-  const bool is_any_matrix = config_.weight_format.method == weights::QuantMethod::kGguf;
-  const bool is_candidate = is_decoded && (spec.projection || is_any_matrix);
-  if (!is_candidate || spec.stored_shape().rank() != 2) return std::optional<weights::StoredWeight>();
+  if (!is_decoded || spec.stored_shape().rank() != 2) return std::optional<weights::StoredWeight>();
   return checkpoint_.find_weight(spec.stored_name(), spec.stored_shape(), config_.weight_format);
 }
 

@@ -11,10 +11,22 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 /// The suffixes in place of ".weight", or in addition to it.
-constexpr std::array<std::string_view, 15> kCompanions = {
-    ".weight_packed",      ".weight_scale",      ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale",
-    ".input_global_scale", ".weight_zero_point", ".weight_g_idx",     ".weight_shape",   ".input_scale",
-    ".activation_scale",   ".qweight",           ".qzeros",           ".scales",         ".g_idx"};
+constexpr std::array<std::string_view, 16> kCompanions = {".weight_packed",
+                                                          ".weight_scale",
+                                                          ".weight_scale_inv",
+                                                          ".weight_scale_2",
+                                                          ".weight_global_scale",
+                                                          ".input_global_scale",
+                                                          ".weight_zero_point",
+                                                          ".weight_g_idx",
+                                                          ".weight_shape",
+                                                          ".input_scale",
+                                                          ".input_scale_2",
+                                                          ".activation_scale",
+                                                          ".qweight",
+                                                          ".qzeros",
+                                                          ".scales",
+                                                          ".g_idx"};
 
 /// A tensor and what it is called in errors.
 struct Found {
@@ -69,6 +81,7 @@ class WeightFinder {
     if (!*plain) return std::optional<StoredWeight>();
     if ((**plain).tensor.dtype == "F8_E4M3" || (**plain).tensor.dtype == "F8_E5M2") return find_fp8(**plain);
     if ((**plain).tensor.dtype == "U8") return find_fp4(**plain);
+    if ((**plain).tensor.dtype == "I32" && format_.method == QuantMethod::kQuark) return find_quark(**plain);
     return std::optional<StoredWeight>();
   }
 
@@ -315,8 +328,8 @@ class WeightFinder {
   }
 
   /// Sets scales [groups, rows], and returns the number of groups.
-  Result<int64_t> set_transposed_scales(const Found& codes) {
-    const auto scales = required(".scales", codes.name);
+  Result<int64_t> set_transposed_scales(const Found& codes, std::string_view suffix = ".scales") {
+    const auto scales = required(suffix, codes.name);
     if (!scales) return scales.error();
     if (scales->tensor.shape.size() != 2 || scales->tensor.shape[1] != weight_.rows)
       return scales->wrong(fmt::format("[groups, {}]", weight_.rows));
@@ -339,6 +352,29 @@ class WeightFinder {
     if (zeros->tensor.dtype != "I32" || !zeros->has_shape({*groups, weight_.rows / 8}))
       return zeros->wrong(fmt::format("I32 [{}, {}]", *groups, weight_.rows / 8));
     weight_.zeros = {.order = ZeroArray::Order::kNibblesAwq, .bytes = zeros->tensor.bytes, .group_count = *groups};
+    return std::optional(weight_);
+  }
+
+  /// Integers of Quark, in words of 8 rows as those of AWQ.
+  Outcome find_quark(const Found& codes) {
+    if (weight_.rows % 8 != 0 || !codes.has_shape({weight_.cols, weight_.rows / 8}))
+      return codes.wrong(fmt::format("I32 [{}, {}]", weight_.cols, weight_.rows / 8));
+    const auto sign_bit = static_cast<uint8_t>(format_.has_signed_codes ? 8 : 0);
+    weight_.codes = {.kind = CodeKind::kUnsigned,
+                     .order = format_.is_in_order ? CodeOrder::kNibblesDownN : CodeOrder::kNibblesAwq,
+                     .bits = 4,
+                     .sign_bit = sign_bit,
+                     .bytes = codes.tensor.bytes};
+    const auto groups = set_transposed_scales(codes, ".weight_scale");
+    if (!groups) return groups.error();
+    const auto zeros = required(".weight_zero_point", codes.name);
+    if (!zeros) return zeros.error();
+    if (zeros->tensor.dtype != "I32" || !zeros->has_shape({*groups, weight_.rows / 8}))
+      return zeros->wrong(fmt::format("I32 [{}, {}]", *groups, weight_.rows / 8));
+    weight_.zeros = {.order = format_.is_in_order ? ZeroArray::Order::kAlongN : ZeroArray::Order::kNibblesAwq,
+                     .sign_bit = sign_bit,
+                     .bytes = zeros->tensor.bytes,
+                     .group_count = *groups};
     return std::optional(weight_);
   }
 

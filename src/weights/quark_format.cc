@@ -7,15 +7,39 @@ namespace {
 struct Kinds {
   bool fp8 = false;
   bool fp4 = false;
+  bool nvfp4 = false;
+  bool int4 = false;
+  bool uint4 = false;
 };
 
-/// Reads how the weights of the modules `owner` are stored. A scheme may quantize other tensors only.
-Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds) {
+/// Returns whether a list of quantizations is that of NVFP4: the second one quantizes the scales of the first.
+bool is_nvfp4(JsonArray list) {
+  JsonObject codes;
+  JsonObject scales;
+  if (list.size() != 2 || !list.at(0).get(codes) || !list.at(1).get(scales)) return false;
+  bool quantizes_scales = false;
+  (void)scales["is_scale_quant"].get(quantizes_scales);
+  int64_t size = 0;
+  (void)codes["group_size"].get(size);
+  return text_member(codes, "dtype", "") == "fp4" && text_member(codes, "qscheme", "") == "per_group" && size == 16 &&
+         quantizes_scales && text_member(scales, "dtype", "") == "fp8_e4m3" &&
+         text_member(scales, "qscheme", "") == "per_tensor";
+}
+
+/// Reads how the weights of the modules `owner` are stored. A scheme may quantize other tensors only. Groups of
+/// integers enter `format`.
+Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds, WeightFormat& format) {
   const JsonValue value = scheme["weight"];
   if (value.is_missing() || value.is_null()) return {};
+  JsonArray list;
+  if (value.get(list) && is_nvfp4(list)) {
+    kinds.nvfp4 = true;
+    return {};
+  }
   JsonObject weight;
   if (!value.get(weight))
-    return bad_config("weight of {} is {}, wanted the object of one quantization", owner, to_short_json(value, 80));
+    return bad_config("weight of {} is {}, wanted the object of one quantization, or NVFP4's list of two", owner,
+                      to_short_json(value, 80));
   const std::string dtype = text_member(weight, "dtype", "");
   const std::string scheme_name = text_member(weight, "qscheme", "");
   if (dtype == "fp8_e4m3" && (scheme_name == "per_tensor" || scheme_name == "per_channel")) {
@@ -33,9 +57,14 @@ Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds
     kinds.fp4 = true;
     return {};
   }
+  if ((dtype == "int4" || dtype == "uint4") && scheme_name == "per_group" && *size > 0) {
+    (dtype == "int4" ? kinds.int4 : kinds.uint4) = true;
+    add_choice(format, 4, *size);
+    return {};
+  }
   return bad_config(
-      "weight of {} is {} {} with group_size {} and scale_format '{}', wanted fp8_e4m3 per_tensor or per_channel, or "
-      "fp4 per_group with group_size {} and scale_format 'e8m0'",
+      "weight of {} is {} {} with group_size {} and scale_format '{}', wanted fp8_e4m3 per_tensor or per_channel, "
+      "int4 or uint4 per_group, or fp4 per_group with group_size {} and scale_format 'e8m0'",
       owner, dtype, scheme_name, *size, scales, kMxColumns);
 }
 
@@ -59,25 +88,38 @@ Result<void> check_no_rotation(JsonValue algorithms) {
 }  // namespace
 
 Result<WeightFormat> parse_quark(JsonObject config) {
+  WeightFormat format{.method = QuantMethod::kQuark};
   JsonObject exported;
   if (config["export"].get(exported)) {
+    format.is_in_order = text_member(exported, "pack_method", "reorder") == "order";
     const std::string stored = text_member(exported, "weight_format", "real_quantized");
     if (stored != "real_quantized") return bad_config("export.weight_format is '{}', wanted 'real_quantized'", stored);
   }
   RETURN_IF_ERROR(check_no_rotation(config["algo_config"]));
   Kinds kinds;
   JsonObject scheme;
-  if (config["global_quant_config"].get(scheme)) RETURN_IF_ERROR(read_scheme(scheme, "global_quant_config", kinds));
+  if (config["global_quant_config"].get(scheme))
+    RETURN_IF_ERROR(read_scheme(scheme, "global_quant_config", kinds, format));
   for (const std::string_view list : {"layer_quant_config", "layer_type_quant_config"}) {
     JsonObject schemes;
     if (!config[list].get(schemes)) continue;
     for (const JsonMember member : schemes) {
-      if (member.value.get(scheme)) RETURN_IF_ERROR(read_scheme(scheme, fmt::format("{}.{}", list, member.key), kinds));
+      if (member.value.get(scheme))
+        RETURN_IF_ERROR(read_scheme(scheme, fmt::format("{}.{}", list, member.key), kinds, format));
     }
   }
-  if (!kinds.fp8 && !kinds.fp4) return bad_config("no weight of global_quant_config or layer_quant_config, wanted one");
-  // With both kinds only the tensors tell which one they have.
-  if (kinds.fp8 && kinds.fp4) return WeightFormat{.method = QuantMethod::kModelOpt};
+  if (kinds.int4 && kinds.uint4) return bad_config("weights are int4 and uint4, wanted one of them");
+  if (kinds.int4 || kinds.uint4) {
+    format.bits = 4;
+    format.group_size = format.group_sizes.front();
+    format.has_exceptions = format.group_sizes.size() > 1;
+    format.has_signed_codes = kinds.int4;
+    return format;
+  }
+  if (!kinds.fp8 && !kinds.fp4 && !kinds.nvfp4)
+    return bad_config("no weight of global_quant_config or layer_quant_config, wanted one");
+  // With several kinds only the tensors tell which one they have.
+  if (kinds.nvfp4 || (kinds.fp8 && kinds.fp4)) return WeightFormat{.method = QuantMethod::kModelOpt};
   if (kinds.fp8) return WeightFormat{.method = QuantMethod::kFp8};
   return WeightFormat{.method = QuantMethod::kCompressedTensors, .bits = 4, .group_size = kMxColumns};
 }

@@ -148,11 +148,13 @@ void read_codes(const StoredWeight& weight, int64_t first, int64_t count, uint8_
       }
       return;
     case CodeOrder::kNibblesAwq:
+    case CodeOrder::kNibblesDownN:
       for (int64_t k = 0; k < cols; ++k) {
         for (int64_t row = 0; row < count; ++row) {
           const uint32_t word = word_at(codes.bytes, k * (weight.rows / 8) + (first + row) / 8);
-          const int nibble = kAwqNibble[static_cast<size_t>((first + row) % 8)];
-          out[row * cols + k] = static_cast<uint8_t>(word >> (4 * nibble) & 15u);
+          const auto place = static_cast<size_t>((first + row) % 8);
+          const auto nibble = codes.order == CodeOrder::kNibblesAwq ? static_cast<size_t>(kAwqNibble[place]) : place;
+          out[row * cols + k] = static_cast<uint8_t>((word >> (4 * nibble) & 15u) ^ codes.sign_bit);
         }
       }
       return;
@@ -168,7 +170,7 @@ int group_zero(const StoredWeight& weight, int64_t row, int64_t group) {
       return static_cast<int>(dense_code(zeros.bytes, group, zeros.group_count, row, bits)) + zeros.offset;
     case ZeroArray::Order::kAlongN: {
       const int64_t words = weight.rows * bits / kWordBits;
-      return static_cast<int>(dense_code(zeros.bytes, group * words, 1, row, bits)) + zeros.offset;
+      return static_cast<int>(dense_code(zeros.bytes, group * words, 1, row, bits) ^ zeros.sign_bit) + zeros.offset;
     }
     case ZeroArray::Order::kAlongGroups: {
       const int64_t words = zeros.group_count * bits / kWordBits;
@@ -176,7 +178,7 @@ int group_zero(const StoredWeight& weight, int64_t row, int64_t group) {
     }
     case ZeroArray::Order::kNibblesAwq: {
       const uint32_t word = word_at(zeros.bytes, group * (weight.rows / 8) + row / 8);
-      return static_cast<int>(word >> (4 * kAwqNibble[static_cast<size_t>(row % 8)]) & 15u);
+      return static_cast<int>((word >> (4 * kAwqNibble[static_cast<size_t>(row % 8)]) & 15u) ^ zeros.sign_bit);
     }
   }
   return 0;

@@ -21,10 +21,11 @@ enum class CodeKind : uint8_t {
 
 /// The position of the code of row n and column k.
 enum class CodeOrder : uint8_t {
-  kRows,        ///< row by row, codes densely in the row from the lowest bit of its first byte on
-  kWordsDownK,  ///< GPTQ: [K · bits / 32, N] words, in which the codes of one row run along K; 32 codes fill `bits`
-                ///< words
-  kNibblesAwq,  ///< AWQ: [K, N / 8] words of 4-bit codes of 8 rows, in the order 0, 2, 4, 6, 1, 3, 5, 7
+  kRows,          ///< row by row, codes densely in the row from the lowest bit of its first byte on
+  kWordsDownK,    ///< GPTQ: [K · bits / 32, N] words, in which the codes of one row run along K; 32 codes fill `bits`
+                  ///< words
+  kNibblesAwq,    ///< AWQ: [K, N / 8] words of 4-bit codes of 8 rows, in the order 0, 2, 4, 6, 1, 3, 5, 7
+  kNibblesDownN,  ///< as kNibblesAwq, in the order of rows
 };
 
 /// The codes of a matrix. Rows of kRows begin every `row_bytes`.
@@ -32,6 +33,7 @@ struct CodeArray {
   CodeKind kind = CodeKind::kFloat;
   CodeOrder order = CodeOrder::kRows;
   int bits = 8;
+  uint8_t sign_bit = 0;                             ///< of two's complement; it is inverted, so that codes are unsigned
   tensor::DType float_dtype = tensor::DType::kF32;  ///< of kFloat
   std::span<const std::byte> bytes;
   int64_t row_bytes = 0;
@@ -53,15 +55,16 @@ struct ScaleArray {
 /// Zero points of unsigned codes.
 struct ZeroArray {
   enum class Order : uint8_t {
-    kConstant,   ///< `constant` for all
-    kDownN,      ///< compressed-tensors: [ceil(N · bits / 32), G] words, packed along N
-    kAlongN,     ///< GPTQ: [G, N · bits / 32] words, packed along N
+    kConstant,    ///< `constant` for all
+    kDownN,       ///< compressed-tensors: [ceil(N · bits / 32), G] words, packed along N
+    kAlongN,      ///< GPTQ: [G, N · bits / 32] words, packed along N
     kNibblesAwq,  ///< AWQ: [G, N / 8] words in AWQ's order
     kAlongGroups  ///< AWQ of version gemv: [N, G · bits / 32] words, packed along the groups
   };
   Order order = Order::kConstant;
   int constant = 0;
-  int offset = 0;  ///< added to what is stored: 1 in the first version of GPTQ
+  int offset = 0;        ///< added to what is stored: 1 in the first version of GPTQ
+  uint8_t sign_bit = 0;  ///< as that of codes
   std::span<const std::byte> bytes;
   int64_t group_count = 0;
 };

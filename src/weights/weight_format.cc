@@ -91,9 +91,10 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
 
 Result<WeightFormat> parse_awq(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kAwq};
-  const auto bits = integer_member(config, "bits", 4);
+  const bool has_short_names = !config["w_bit"].is_missing();  // of AutoAWQ's own file
+  const auto bits = integer_member(config, has_short_names ? "w_bit" : "bits", 4);
   if (!bits) return bits.error();
-  const auto group_size = integer_member(config, "group_size", 128);
+  const auto group_size = integer_member(config, has_short_names ? "q_group_size" : "group_size", 128);
   if (!group_size) return group_size.error();
   if (*bits != 4) return bad_config("bits is {}, wanted 4", *bits);
   const std::string version = text_member(config, "version", "gemm");
@@ -148,9 +149,9 @@ Result<void> check_no_transforms(JsonObject config) {
 }
 
 Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
-  constexpr std::array<std::string_view, 8> kFormats = {
-      "int-quantized",        "float-quantized",      "naive-quantized", "pack-quantized",
-      "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
+  constexpr std::array<std::string_view, 9> kFormats = {
+      "int-quantized",        "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
+      "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense"};
   const std::string stored = text_member(config, "format", "int-quantized");
   if (std::ranges::find(kFormats, stored) == kFormats.end())
     return bad_config("format is '{}', wanted one of {}", stored, fmt::join(kFormats, ", "));
@@ -182,8 +183,8 @@ Result<WeightFormat> parse_modelopt(JsonObject config) {
 
 }  // namespace
 
-Result<WeightFormat> parse_weight_format(JsonObject config) {
-  const std::string method = text_member(config, "quant_method", "");
+Result<WeightFormat> parse_weight_format(JsonObject config, std::string_view usual_method) {
+  const std::string method = text_member(config, "quant_method", usual_method);
   if (method == "fp8" || method == "fbgemm_fp8") return parse_fp8(config);
   if (method == "mxfp8") return parse_mxfp8(config);
   if (method == "compressed-tensors") return parse_compressed_tensors(config);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/json_value.h"
@@ -9,7 +10,7 @@
 namespace millrace::weights {
 
 /// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type.
-enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt, kMxfp4, kGguf };
+enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt, kMxfp4, kQuark, kGguf };
 
 constexpr int64_t kMxColumns = 32;  ///< columns per scale of the OCP microscaling formats
 
@@ -24,13 +25,16 @@ struct WeightFormat {
   std::vector<int64_t> group_sizes;  ///< each once, as group_size
   bool is_gptq_v2 = false;           ///< zero points are stored as they are
   bool is_awq_gemv = false;          ///< codes, scales and zero points lie row by row
+  bool has_signed_codes = false;     ///< of Quark: integers are two's complement
+  bool is_in_order = false;          ///< of Quark: the rows of a word are not in AWQ's order
   int64_t block_rows = 0;            ///< of FP8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;
 
   friend bool operator==(const WeightFormat&, const WeightFormat&) = default;
 };
 
-/// Reads quantization_config. Error: kData, which names the member, what was found and what was wanted.
-[[nodiscard]] Result<WeightFormat> parse_weight_format(JsonObject config);
+/// Reads quantization_config. `usual_method` is the quant_method of one that does not say it. Error: kData, which names
+/// the member, what was found and what was wanted.
+[[nodiscard]] Result<WeightFormat> parse_weight_format(JsonObject config, std::string_view usual_method = {});
 
 }  // namespace millrace::weights

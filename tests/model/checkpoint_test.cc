@@ -248,6 +248,22 @@ TEST_CASE("a sharded checkpoint opens only the shards it needs") {
   REQUIRE((*checkpoint)->find("d").error().message == index + "lists no tensor 'd'");
 }
 
+TEST_CASE("an index goes before a single file unless files are gone") {
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", safetensors_text({{"a", {1}, {1}}}));
+  folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"x.safetensors"}})");
+  const auto value = [&folder] { return values_of(Checkpoint::open(folder.path()).value()->find("a").value()); };
+  CHECK(value() == std::vector<float>{1});
+  // A tensor that the index does not put into this file is not read from it.
+  folder.write("x.safetensors", safetensors_text({{"a", {1}, {2}}, {"b", {1}, {3}}}));
+  CHECK(value() == std::vector<float>{2});
+  CHECK_FALSE(Checkpoint::open(folder.path()).value()->contains("b"));
+  folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"model.safetensors"}})");
+  CHECK(value() == std::vector<float>{1});
+  folder.write("model.safetensors.index.json", "nonsense");
+  CHECK(value() == std::vector<float>{1});
+}
+
 TEST_CASE("a malformed index is refused") {
   const auto message = [](std::string_view text) {
     const test::TemporaryFolder folder;

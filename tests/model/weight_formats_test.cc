@@ -134,6 +134,15 @@ std::vector<Format> formats() {
                  [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
                    return write_transposed(draw, p, rows, cols, true);
                  }});
+  all.push_back({"AWQ of version gemv",
+                 {.method = QuantMethod::kAwq, .bits = 4, .group_size = 32, .is_awq_gemv = true},
+                 [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+                   const int64_t words = (cols / 32 + 31) / 32 * 4;
+                   return std::vector<RawTensorToWrite>{
+                       {p + ".qweight", "I32", {rows, cols / 8}, draw.bytes(rows * cols / 2)},
+                       {p + ".qzeros", "I32", {rows, words}, draw.bytes(rows * words * 4)},
+                       {p + ".scales", "BF16", {rows, words * 8}, draw.bf16_scales(rows * words * 8, 0.01f)}};
+                 }});
   all.push_back({"MXFP4",
                  {.method = QuantMethod::kCompressedTensors, .bits = 4, .group_size = 32},
                  [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
@@ -187,7 +196,7 @@ struct Twins {
   test::TemporaryFolder stored;
   test::TemporaryFolder plain;
 
-  Twins(const ModelConfig& config, const Format& format, uint32_t seed) {
+  Twins(const ModelConfig& config, const Format& format, uint32_t seed, bool has_coded_embedding = false) {
     Draw draw(seed);
     std::vector<RawTensorToWrite> in_format;
     std::vector<RawTensorToWrite> in_f32;
@@ -195,7 +204,10 @@ struct Twins {
     for (const test::TensorToWrite& tensor : test::RandomModel(config, seed).tensors()) {
       RawTensorToWrite raw{tensor.name, "F32", tensor.shape, bytes_of(tensor.values)};
       const auto spec = std::ranges::find(projections, tensor.name, &TensorSpec::name);
-      if (spec->projection) {
+      // Quantizers may have taken the router along.
+      const bool is_router = spec->layer >= 0 && spec->shape.rank() == 2;
+      const bool is_embedding = has_coded_embedding && spec->name == config.names.embedding;
+      if (spec->projection || is_router || is_embedding) {
         const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.'));
         for (RawTensorToWrite& part : format.write(draw, prefix, tensor.shape[0], tensor.shape[1]))
           in_format.push_back(std::move(part));
@@ -247,7 +259,8 @@ TEST_CASE("A model in any format equals the same values in f32") {
         // In bf16 weights that fit keep 4 bits, whose inputs are rounded, or 8, which are not rounded to bf16 on most
         // processors.
         const std::string_view name = format.name;
-        const bool keeps_4_bits = dtype == tensor::DType::kBF16 && (name == "MXFP4" || name == "NVFP4");
+        const bool keeps_4_bits =
+            dtype == tensor::DType::kBF16 && (name == "MXFP4" || name == "NVFP4" || name == "AWQ of version gemv");
         const bool keeps_8_bits =
             dtype == tensor::DType::kBF16 && (name == "FP8 in wide blocks" || name == "FP8 per row");
         const auto exact = logits_of(twins.plain.path(), plain, dtype, 1);
@@ -265,6 +278,18 @@ TEST_CASE("A model in any format equals the same values in f32") {
               logits_of(twins.plain.path(), plain_w8, tensor::DType::kBF16, 1));
       }
     }
+  }
+}
+
+TEST_CASE("An embedding in any format equals the same values in f32") {
+  for (const Format& format : formats()) {
+    CAPTURE(format.name);
+    const ModelConfig plain = test_config(Kind::kDense);
+    ModelConfig stored = plain;
+    stored.weight_format = format.format;
+    const Twins twins(plain, format, 17, true);
+    CHECK(logits_of(twins.stored.path(), stored, tensor::DType::kF32, 1) ==
+          logits_of(twins.plain.path(), plain, tensor::DType::kF32, 1));
   }
 }
 

@@ -49,9 +49,13 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
                 "qscheme": "per_channel", "ch_axis": 1}}})",
             "ch_axis of the weight of global_quant_config is 1"},
-           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4", "qscheme": "per_group",
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_group",
                 "group_size": 128}}})",
-            "int4"},
+            "int8 per_group"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4", "qscheme": "per_group",
+                "group_size": 32}}, "layer_quant_config": {"*mlp*": {"weight": {"dtype": "uint4", "qscheme":
+                "per_group", "group_size": 32}}}})",
+            "int4 and uint4"},
            {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group",
                 "group_size": 16, "scale_format": "e8m0"}}})",
             "16"},
@@ -136,7 +140,7 @@ TEST_CASE("Packings of AutoRound are those of other libraries") {
   }
 }
 
-TEST_CASE("FP8 and MXFP4 of Quark decode") {
+TEST_CASE("FP8 and FP4 of Quark decode") {
   const char* const fp8 = R"({"quant_method": "quark", "export": {"pack_method": "reorder", "weight_format":
       "real_quantized", "kv_cache_group": ["*k_proj"]}, "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
       "qscheme": "per_tensor"}, "input_tensors": {"dtype": "fp8_e4m3"}}, "layer_quant_config": {"*k_proj": {"weight":
@@ -156,6 +160,11 @@ TEST_CASE("FP8 and MXFP4 of Quark decode") {
       "qscheme": "per_channel"}}, "layer_quant_config": {"*experts*": {"weight": {"dtype": "fp4", "qscheme":
       "per_group", "group_size": 32, "scale_format": "e8m0"}}}})";
   CHECK(format_of(both).method == QuantMethod::kModelOpt);
+  const char* const nvfp4 = R"({"quant_method": "quark", "global_quant_config": {"weight": [{"dtype": "fp4", "qscheme":
+      "per_group", "group_size": 16, "scale_format": "float32"}, {"dtype": "fp8_e4m3", "qscheme": "per_tensor",
+      "is_scale_quant": true}]}})";
+  const Vectors of_modelopt("nvfp4_modelopt");
+  check_equal(decoded_as(of_modelopt, nvfp4), floats_of(of_modelopt.file["expected"]["a.weight"]["f32"]));
 }
 
 }  // namespace

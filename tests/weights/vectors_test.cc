@@ -42,6 +42,10 @@ TEST_CASE("Weights of every checkpoint format decode bit for bit") {
                            "awq_gemv_w4_g32",
                            "awq_gemv_w4_g64",
                            "awq_gemv_w4_g128",
+                           "quark_int4_g32",
+                           "quark_int4_zp_g32",
+                           "quark_uint4_g32",
+                           "quark_uint4_order_g32",
                            "mxfp4_ct",
                            "nvfp4_ct",
                            "nvfp4_modelopt",
@@ -115,6 +119,7 @@ TEST_CASE("Weights of few bits keep their values as codes") {
         Case{"ct_w8a16_channel", CodeLayout{.bits = 8}}, Case{"ct_w4a16_actorder_g8", {}},
         Case{"gptq_v1_w4_desc_act_g16", {}}, Case{"awq_gemm_w4_g16", {}}, Case{"fp8_block", {}},
         Case{"awq_gemv_w4_g32", CodeLayout{}}, Case{"awq_gemv_w4_g128", CodeLayout{}},
+        Case{"quark_int4_g32", CodeLayout{}}, Case{"quark_uint4_order_g32", CodeLayout{}},
         Case{"nvfp4_ct",
              CodeLayout{.values = tensor::CodeValues::kTwiceE2M1, .half_scales = tensor::CodeHalfScales::kE4M3}},
         Case{"nvfp4_modelopt",
@@ -297,6 +302,8 @@ TEST_CASE("MXFP8 decodes with a scale for 32 columns of a row") {
   };
   for (const char* config :
        {R"({"quant_method": "mxfp8"})", R"({"quant_method": "mxfp8", "weight_block_size": [1, 32]})",
+        R"({"quant_method": "compressed-tensors", "format": "mxfp8-quantized", "config_groups": {"group_0": {"weights":
+            {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}}}})",
         R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})"}) {
     const auto document = JsonDocument::parse(config).value();
     JsonObject object;

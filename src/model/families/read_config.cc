@@ -104,6 +104,34 @@ void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& co
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", config.tied_embeddings);
 }
 
+/// A file in which a quantizer describes weights beside config.json, and the method of one that does not say it.
+struct QuantizationFile {
+  std::string_view name;
+  std::string_view usual_method;
+};
+constexpr std::array<QuantizationFile, 3> kQuantizationFiles = {{
+    {"hf_quant_config.json", "modelopt"},
+    {"quantize_config.json", "gptq"},
+    {"quant_config.json", "awq"},
+}};
+
+/// Reads the first of these files. Weights are plain where there is none.
+Result<weights::WeightFormat> read_quantization_file(const std::filesystem::path& folder) {
+  for (const QuantizationFile& file : kQuantizationFiles) {
+    const std::filesystem::path path = folder / file.name;
+    const Result<std::string> text = read_file(path, kMaxConfigBytes);
+    if (!text && text.error().code == ErrorCode::kNotFound) continue;
+    if (!text) return text.error();
+    JsonDocument document;
+    const Result<JsonObject> object = parse_config_object(document, path.string(), *text);
+    if (!object) return object.error();
+    auto format = weights::parse_weight_format(*object, file.usual_method);
+    if (!format) return make_error(format.error().code, "{}: {}", path.string(), format.error().message);
+    return format;
+  }
+  return weights::WeightFormat();
+}
+
 }  // namespace
 
 Result<ModelConfig> parse_config(std::string_view json, std::string_view source) {
@@ -131,7 +159,14 @@ Result<ModelConfig> read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (!text) return text.error();
-  return parse_config(*text, path.string());
+  Result<ModelConfig> config = parse_config(*text, path.string());
+  const bool is_described = !config || config->quantization != Quantization::kNone ||
+                            config->weight_format.method != weights::QuantMethod::kNone;
+  if (is_described) return config;
+  const auto format = read_quantization_file(folder);
+  if (!format) return format.error();
+  config->weight_format = *format;
+  return config;
 }
 
 }  // namespace millrace::model

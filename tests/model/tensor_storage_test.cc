@@ -1,0 +1,130 @@
+#include <array>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "base/text_file.h"
+#include "model/checkpoint_files.h"
+#include "model/config.h"
+#include "model/tensor_list.h"
+#include "support/captured_log.h"
+#include "support/mentions.h"
+#include "support/paths.h"
+
+using namespace millrace;
+using namespace millrace::model;
+
+namespace {
+
+/// The endings of a weight's name: as floating point, and in codes of compressed-tensors and of GPTQ or AWQ.
+constexpr std::array<std::string_view, 3> kEndings = {".weight", ".weight_packed", ".qweight"};
+constexpr std::string_view kWeight = ".weight";
+
+ModelConfig golden_config(const std::string& name) {
+  return read_config(test::source_dir() / "tests/golden" / name).value();
+}
+
+/// Returns the name of a weight with another ending.
+std::string stored_as(const std::string& name, std::string_view ending) {
+  return name.substr(0, name.size() - kWeight.size()).append(ending);
+}
+
+/// Adapts a config to a checkpoint that has tensors of these names.
+ModelConfig adapted(ModelConfig config, const std::vector<std::string>& names) {
+  std::vector<test::TensorToWrite> tensors{{"model.embed_tokens.weight", {1}, {1}}};
+  for (const std::string& name : names) tensors.push_back({name, {1}, {2}});
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(tensors));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  REQUIRE(adapt_to_checkpoint(*checkpoint, config).has_value());
+  return config;
+}
+
+int32_t first_sparse_layer(const ModelConfig& config) {
+  int32_t layer = 0;
+  while (!config.is_sparse(layer)) ++layer;
+  return layer;
+}
+
+TEST_CASE("Experts are read one by one where they are stored so") {
+  for (const char* name : {"llama4", "gemma4-moe", "granitemoe", "qwen3moe", "gpt_oss", "gpt_oss-mxfp4", "deepseek-v3",
+                           "qwen3next", "nemotronh-moe"}) {
+    CAPTURE(name);
+    const ModelConfig config = golden_config(name);
+    const int32_t layer = first_sparse_layer(config);
+    const std::string first = expert_tensor_name(config, layer, 0, ExpertPart::kUp);
+    for (const std::string_view ending : kEndings) {
+      CAPTURE(ending);
+      CHECK(adapted(config, {stored_as(first, ending)}).names.expert_storage == ExpertStorage::kSeparate);
+    }
+    const ExpertStorage stacked = config.names.expert_storage;
+    const std::string all = config.names.plain(layer, config.names.fused_experts_gate_up);
+    CHECK(adapted(config, {all}).names.expert_storage ==
+          (stacked == ExpertStorage::kSeparate ? ExpertStorage::kRows : stacked));
+  }
+}
+
+TEST_CASE("Fused weights are read apart where they are stored so") {
+  for (const std::string_view ending : kEndings) {
+    CAPTURE(ending);
+    const ModelConfig next = golden_config("qwen3next");
+    const int32_t layer = 0;
+    const std::string apart = stored_as(next.names.weight(layer, next.names.delta_qkv), ending);
+    const std::string fused = stored_as(next.names.weight(layer, next.names.fused_delta_qkvz), ending);
+    CHECK(adapted(next, {apart}).names.fused_delta_qkvz.empty());
+    CHECK_FALSE(adapted(next, {apart, fused}).names.fused_delta_qkvz.empty());
+    for (const char* name : {"phi3", "glm4"}) {
+      CAPTURE(name);
+      const ModelConfig config = golden_config(name);
+      CHECK(adapted(config, {stored_as(config.names.weight(layer, config.names.up), ending)})
+                .names.fused_gate_up.empty());
+    }
+  }
+}
+
+TEST_CASE("A head in codes is none that is tied") {
+  ModelConfig config = golden_config("llama-tied");
+  REQUIRE(config.tied_embeddings);
+  CHECK(adapted(config, {}).tied_embeddings);
+  for (const char* name : {"lm_head.qweight", "lm_head.weight_packed"}) {
+    const test::CapturedLog log;
+    CHECK_FALSE(adapted(config, {name}).tied_embeddings);
+    CHECK(log.count("lm_head.weight is stored in codes") == 1);
+  }
+}
+
+TEST_CASE("Files of quantizers describe weights beside config.json") {
+  struct File {
+    const char* name;
+    const char* text;
+    weights::WeightFormat format;
+  };
+  using weights::QuantMethod;
+  const std::string config = read_text_file(test::source_dir() / "tests/golden/llama-untied/config.json").value();
+  for (const auto& [name, text, format] : {
+           File{"hf_quant_config.json",
+                R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}})",
+                {.method = QuantMethod::kModelOpt}},
+           File{"quantize_config.json",
+                R"({"bits": 8, "group_size": -1, "sym": true, "desc_act": false})",
+                {.method = QuantMethod::kGptq, .bits = 8, .widths = 1u << 8, .group_sizes = {0}}},
+           File{"quant_config.json",
+                R"({"zero_point": true, "q_group_size": 64, "w_bit": 4, "version": "GEMV"})",
+                {.method = QuantMethod::kAwq, .bits = 4, .group_size = 64, .is_awq_gemv = true}},
+       }) {
+    CAPTURE(name);
+    const test::TemporaryFolder folder;
+    folder.write("config.json", config);
+    CHECK(read_config(folder.path()).value().weight_format == weights::WeightFormat());
+    folder.write(name, text);
+    CHECK(read_config(folder.path()).value().weight_format == format);
+    folder.write(name, R"({"quant_method": "bitsandbytes"})");
+    CHECK_THAT(read_config(folder.path()).error().message, test::Mentions(name, "bitsandbytes"));
+    // What config.json says goes first.
+    const std::string head = R"({"quantization_config": {"quant_method": "mxfp4"},)";
+    folder.write("config.json", head + config.substr(config.find('{') + 1));
+    CHECK(read_config(folder.path()).value().weight_format.method == QuantMethod::kMxfp4);
+  }
+}
+
+}  // namespace
