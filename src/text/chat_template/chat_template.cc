@@ -5,6 +5,7 @@
 #include <cctype>
 #include <functional>
 
+#include "base/json_value.h"
 #include "base/log.h"
 #include "base/text_file.h"
 #include "text/chat_template/call_ids.h"
@@ -88,6 +89,19 @@ constexpr std::string_view kProbeTools =
 /// Tokens that a template may add to texts, where the model names none.
 constexpr std::string_view kProbeTokens = R"({"bos_token":"","eos_token":"","pad_token":"","unk_token":""})";
 
+/// Returns the template of chat_template.json, in which multimodal models may have their only one; empty without one.
+Result<std::string> processor_template(const std::filesystem::path& model_dir) {
+  const std::filesystem::path path = model_dir / "chat_template.json";
+  const auto text = read_optional_text_file(path);
+  if (text.has_error() || text->empty()) return text;
+  const auto document = JsonDocument::parse(*text);
+  if (document.has_error()) return make_error(ErrorCode::kData, "{}: {}", path.string(), document.error().message);
+  std::string_view source;
+  if (!document->root()["chat_template"].get(source))
+    return make_error(ErrorCode::kData, "{}: chat_template is missing, wanted a text", path.string());
+  return std::string(source);
+}
+
 }  // namespace
 
 struct ChatTemplate::Compiled {
@@ -122,6 +136,12 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesy
   const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
   if (config.has_error()) return config.error();
   auto made = from_sources(files, *config);
+  if (made.has_error() && made.error().code == ErrorCode::kNotFound) {
+    auto of_processor = processor_template(model_dir);
+    if (of_processor.has_error()) return of_processor.error();
+    files[std::string(kDefaultName)] = std::move(*of_processor);
+    if (!files[std::string(kDefaultName)].empty()) made = from_sources(files, *config);
+  }
   if (made.has_error()) return Error{made.error().code, model_dir.string() + ": " + made.error().message};
   return made;
 }

@@ -1,5 +1,7 @@
 #include "text/tokenizer/tokenizer.h"
 
+#include <array>
+#include <filesystem>
 #include <mutex>
 
 #include <simdjson.h>
@@ -15,6 +17,23 @@ namespace {
 /// A borrowed scratch above this is freed instead of kept, so that one long prompt does not hold its memory for ever.
 constexpr size_t kKeptSymbols = size_t{1} << 16;
 constexpr size_t kMaxIdleScratches = 8;
+
+/// Vocabularies in other formats, from many of which transformers makes a tokenizer.json.
+constexpr std::array<std::string_view, 5> kOtherVocabularies = {"tiktoken.model", "tokenizer.model", "tekken.json",
+                                                                "vocab.json", "vocab.txt"};
+
+/// Returns the error of a folder without tokenizer.json.
+Error without_json(const std::filesystem::path& folder, const Error& missing) {
+  for (const std::string_view name : kOtherVocabularies) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(folder / name, ignored)) continue;
+    return make_error(missing.code,
+                      "{}: has {} but no tokenizer.json, wanted the latter, as save_pretrained of a fast tokenizer "
+                      "of transformers writes it",
+                      folder.string(), name);
+  }
+  return missing;
+}
 
 }  // namespace
 
@@ -63,7 +82,8 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& model_dir) {
   const auto json = read_text_file(model_dir / "tokenizer.json");
-  if (json.has_error()) return json.error();
+  if (json.has_error())
+    return json.error().code == ErrorCode::kNotFound ? without_json(model_dir, json.error()) : json.error();
   const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
   if (config.has_error()) return config.error();
   auto made = from_json(*json, *config);

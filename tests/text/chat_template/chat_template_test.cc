@@ -10,8 +10,10 @@
 #include <random>
 
 #include "text/json_support.h"
+#include "support/mentions.h"
 #include "support/paths.h"
 #include "support/skip.h"
+#include "support/temporary_folder.h"
 #include "support/test_seed.h"
 
 using namespace millrace;
@@ -340,6 +342,23 @@ TEST_CASE("A model folder holds further templates selected by name") {
   write("additional_chat_templates/rag.jinja", "{% if %}");
   CHECK(ChatTemplate::load(folder).error().code == ErrorCode::kData);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("The template of a processor is used where there is no other") {
+  const test::TemporaryFolder folder;
+  CHECK(ChatTemplate::load(folder.path()).error().code == ErrorCode::kNotFound);
+  folder.write("tokenizer_config.json", R"({"bos_token": "<s>"})");
+  folder.write("chat_template.json", R"({"chat_template": "P{{ bos_token }}"})");
+  ChatInput input;
+  input.messages_json = "[]";
+  CHECK(ChatTemplate::load(folder.path()).value()->render(input).value() == "P<s>");
+  folder.write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "C"})");
+  CHECK(ChatTemplate::load(folder.path()).value()->render(input).value() == "C");
+  folder.write("tokenizer_config.json", "{}");
+  folder.write("chat_template.json", R"({"chat_template": 7})");
+  const Error error = ChatTemplate::load(folder.path()).error();
+  CHECK(error.code == ErrorCode::kData);
+  CHECK_THAT(error.message, test::Mentions(folder.path().string(), "chat_template.json"));
 }
 
 TEST_CASE("strftime_now formats the clock of the caller") {

@@ -9,8 +9,10 @@
 
 #include "base/utf8.h"
 #include "text/json_support.h"
+#include "support/mentions.h"
 #include "support/paths.h"
 #include "support/skip.h"
+#include "support/temporary_folder.h"
 #include "text/tokenizer/incremental_detokenizer.h"
 #include "text/unicode.h"
 
@@ -392,6 +394,13 @@ TEST_CASE("what is not supported is refused by name") {
   CHECK(error_of(with(R"("normalizer": {"type": "Sequence", "normalizers": [)" + grow + "," + grow + "]}"))
             .find("may grow") != std::string::npos);
   CHECK(Tokenizer::load("/nonexistent").error().code == ErrorCode::kNotFound);
+  for (const char* name : {"tiktoken.model", "tokenizer.model", "tekken.json", "vocab.txt"}) {
+    const test::TemporaryFolder folder;
+    folder.write(name, "");
+    const Error error = Tokenizer::load(folder.path()).error();
+    CHECK(error.code == ErrorCode::kNotFound);
+    CHECK_THAT(error.message, test::Mentions(folder.path().string(), name, "no tokenizer.json", "save_pretrained"));
+  }
 }
 
 TEST_CASE("add_bos_token of the Llama class controls the beginning") {
