@@ -149,7 +149,24 @@ ExpressionPtr JsonRules::string_of(const Expression& expression) {
   return sequence({literal("\""), with_string_chars(expression), literal("\"")});
 }
 
+ExpressionPtr JsonRules::string_of(const Definition& source) {
+  // All are there before the first is read, since each may refer to any.
+  first_copy_ = static_cast<RuleIndex>(definition_.rules.size());
+  for (const Definition::Rule& rule : source.rules) definition_.add(rule.name);
+  for (size_t i = 0; i < source.rules.size(); ++i) {
+    ExpressionPtr written = with_string_chars(*source.rules[i].expression);
+    definition_.rules[first_copy_ + i].expression = std::move(written);
+  }
+  return string_of(*source.root);
+}
+
 ExpressionPtr JsonRules::with_string_chars(const Expression& expression) {
+  if (expression.kind == Expression::Kind::kReference) return reference(first_copy_ + expression.rule);
+  if (expression.kind == Expression::Kind::kLiteral) {
+    std::string json;
+    append_json_string(json, expression.text);
+    return literal(json.substr(1, json.size() - 2));
+  }
   if (expression.kind == Expression::Kind::kChar) return string_char(expression.chars);
   if (expression.kind == Expression::Kind::kRepeat) {
     return repeated(with_string_chars(*expression.parts.front()), expression.min, expression.max);

@@ -30,6 +30,8 @@ class JsonRules {
   [[nodiscard]] ExpressionPtr string_of(const TextLanguage& language);
   /// Returns a string whose characters match an expression over characters.
   [[nodiscard]] ExpressionPtr string_of(const Expression& expression);
+  /// Returns a string whose characters are a text of another definition, whose rules are copied.
+  [[nodiscard]] ExpressionPtr string_of(const Definition& source);
 
   /// Returns `min` to `max` repeats. Large counts are written as blocks, which take fewer states.
   [[nodiscard]] ExpressionPtr repeated(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max);
@@ -47,6 +49,7 @@ class JsonRules {
   ExpressionPtr rule(std::optional<RuleIndex>& index, std::string_view name, const Make& make);
 
   Definition& definition_;
+  RuleIndex first_copy_ = 0;  // of the rules of the other definition
   std::optional<RuleIndex> space_, value_, object_, array_, string_, number_, integer_, escape_;
   std::map<uint64_t, ExpressionPtr> escapes_;  // by the characters that have to be escaped, one bit each
 };

@@ -9,6 +9,9 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "grammar/char_set.h"
+#include "grammar/json_rules.h"
+#include "grammar/lark.h"
+#include "grammar/regex_parser.h"
 
 namespace millrace::server {
 namespace {
@@ -102,6 +105,37 @@ Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, const Schema
   if (read.has_error()) return read.error();
   if (syntax_.notation == text::ArgumentNotation::kParameters) return parameters(tool, document->root(), options);
   return literal_object({document->root(), document->root()}, true);
+}
+
+Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& input) {
+  const auto read = [&input](grammar::Definition& definition) {
+    return input.syntax == openai::InputGrammar::Syntax::kLark ? grammar::parse_lark(input.definition, definition)
+                                                               : grammar::parse_regex(input.definition);
+  };
+  const bool is_literal = syntax_.notation == text::ArgumentNotation::kLiterals;
+  const bool has_tags = syntax_.notation == text::ArgumentNotation::kParameters;
+  if (has_tags || (is_literal && !syntax_.dialect->quote.empty())) {
+    auto text = read(definition_);
+    if (text.has_error()) return text.error();
+    if (has_tags) {
+      const text::ParameterTags& tags = *syntax_.tags;
+      return sequence({literal(fmt::format("{}input{}{}", tags.open, tags.key_end, tags.value_open)), *text,
+                       literal_text(tags.value_end)});
+    }
+    const std::string quote(syntax_.dialect->quote);
+    return sequence({literal({syntax_.dialect->open}), key("input", true), literal(quote), *text, literal(quote),
+                     literal({syntax_.dialect->close})});
+  }
+  grammar::Definition source;
+  auto root = read(source);
+  if (root.has_error()) return root.error();
+  source.root = *root;
+  grammar::JsonRules json(definition_);
+  ExpressionPtr text = json.string_of(source);
+  if (is_literal) {
+    return sequence({literal({syntax_.dialect->open}), key("input", true), text, literal({syntax_.dialect->close})});
+  }
+  return sequence({literal("{"), json.space(), literal("\"input\":"), json.space(), text, json.space(), literal("}")});
 }
 
 ExpressionPtr ArgumentGrammar::any() {

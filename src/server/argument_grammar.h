@@ -25,6 +25,8 @@ class ArgumentGrammar {
 
   /// Returns the arguments that the tool's schema allows. Strings without quotes obey "enum" only.
   [[nodiscard]] Result<grammar::ExpressionPtr> of(const openai::Tool& tool, const grammar::SchemaOptions& options);
+  /// Returns the arguments of a custom tool whose input is held to a grammar.
+  [[nodiscard]] Result<grammar::ExpressionPtr> of_input(const openai::InputGrammar& input);
   /// Returns the arguments of a tool without a schema.
   [[nodiscard]] grammar::ExpressionPtr any();
 

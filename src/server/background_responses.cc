@@ -18,7 +18,7 @@ class BackgroundSink final : public ResponseSink {
 
   [[nodiscard]] RequestRecord& record() override { return record_; }
   [[nodiscard]] bool is_gone() const override { return false; }
-  [[nodiscard]] asio::awaitable<void> watch(std::function<void()>) override { co_return; }
+  [[nodiscard]] asio::awaitable<void> watch(std::function<void()>, std::function<void()>) override { co_return; }
   [[nodiscard]] asio::awaitable<bool> write_events(std::string& events) override {
     events.clear();
     response_.changed.notify_all();

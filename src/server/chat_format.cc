@@ -55,7 +55,7 @@ ApiResult<OutputConstraint> ChatFormat::make_output_constraint(const openai::Cha
   if (format.response_template != nullptr && constrains_calls) {
     return bad_request(must_call ? "tool_choice" : "tools",
                        "{}: calls that the model's response_template describes cannot be constrained, wanted "
-                       "tool_choice 'auto' or 'none' and no strict tool",
+                       "tool_choice 'auto' or 'none', no strict tool and no grammar of a custom one",
                        must_call ? "tool_choice" : "tools");
   }
   if (!format.tools || (!constrains_calls && !constraint.response_format)) return constraint;

@@ -124,18 +124,38 @@ void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
   delta.text += part.content;
   if (options_.include_reasoning) delta.reasoning += part.reasoning;
   for (text::ToolCallPart& call : part.calls) {
+    if (call.index != open_call_) end_custom_call(text_before, delta);
+    open_call_ = call.index;
     if (delta.calls.empty() || delta.calls.back().index != call.index) {
       delta.calls.push_back({.index = call.index,
                              .id = {},
                              .name = {},
                              .arguments = {},
+                             .is_custom = false,
                              .text_before = text_before + call.content_before});
     }
     ToolCallDelta& target = delta.calls.back();
-    if (!call.name.empty()) target.id = call.id.empty() ? call_id(call.index) : call.id;
+    if (!call.name.empty()) {
+      target.id = call.id.empty() ? call_id(call.index) : call.id;
+      if (std::ranges::find(options_.custom_tools, call.name) != options_.custom_tools.end()) custom_input_.emplace();
+    }
     target.name += call.name;
-    target.arguments += call.arguments;
+    target.is_custom = custom_input_.has_value();
+    target.arguments += custom_input_ ? custom_input_->push(call.arguments) : call.arguments;
   }
+  if (output_parser_->calls_finished() > open_call_) end_custom_call(text_before, delta);
+}
+
+void Choice::end_custom_call(size_t text_before, ChoiceDelta& delta) {
+  if (!custom_input_) return;
+  const std::string rest = custom_input_->finish();
+  custom_input_.reset();
+  if (rest.empty()) return;
+  if (delta.calls.empty() || delta.calls.back().index != open_call_) {
+    delta.calls.push_back(
+        {.index = open_call_, .id = {}, .name = {}, .arguments = {}, .is_custom = true, .text_before = text_before});
+  }
+  delta.calls.back().arguments += rest;
 }
 
 /// Returns the call's id: nine letters and digits where Mistral's templates require them.
@@ -162,6 +182,7 @@ void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
     text::OutputPart part;
     output_parser_->finish(part);
     take(std::move(part), delta);
+    end_custom_call(delta.text.size(), delta);
     delta.has_tool_calls = output_parser_->calls_started() > 0;
     delta.has_open_call = output_parser_->calls_started() > output_parser_->calls_finished();
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/openai/choice_delta.h"
+#include "server/openai/custom_input.h"
 #include "text/tool_calls/output_parser.h"
 #include "text/tokenizer/incremental_detokenizer.h"
 #include "text/stop_strings.h"
@@ -45,6 +46,9 @@ class Choice {
   bool add_token(TokenId token, bool is_shown, std::string piece, ChoiceDelta& delta);
   void show(std::string_view text, ChoiceDelta& delta);
   void take(text::OutputPart part, ChoiceDelta& delta);
+  /// Adds what is left of a custom call's input; `text_before` is its place in the delta if it is the first of the
+  /// call.
+  void end_custom_call(size_t text_before, ChoiceDelta& delta);
   [[nodiscard]] std::string call_id(uint32_t call) const;
   void finish_with(sched::FinishReason reason, ChoiceDelta& delta);
 
@@ -53,6 +57,8 @@ class Choice {
   text::IncrementalDetokenizer detokenizer_;
   text::StopMatcher stops_;
   std::optional<text::OutputParser> output_parser_;
+  uint32_t open_call_ = 0;                           ///< the last call that has begun
+  std::optional<openai::CustomInput> custom_input_;  ///< of that call, if its tool is a custom one
   uint32_t index_;
   std::optional<sched::FinishReason> finish_;
   uint32_t completion_tokens_ = 0;

@@ -22,7 +22,12 @@ void write_calls(JsonWriter& json, const ToolCallConstraint& calls) {
   json.member("allow_parallel", calls.allow_parallel).key("tools").begin_array();
   for (const openai::Tool& tool : calls.tools) {
     json.begin_object().member("name", tool.name).member("parameters", tool.parameters);
-    json.member("is_strict", tool.is_strict).member("path", tool.path).end_object();
+    json.member("is_strict", tool.is_strict).member("path", tool.path);
+    if (tool.input) {
+      json.key("input").begin_object().member("syntax", static_cast<int>(tool.input->syntax));
+      json.member("definition", tool.input->definition).end_object();
+    }
+    json.end_object();
   }
   json.end_array().end_object();
 }
@@ -73,6 +78,11 @@ ToolCallConstraint read_calls(Reader& reader, JsonValue from) {
     reader.get(each["parameters"], tool.parameters);
     reader.get(each["is_strict"], tool.is_strict);
     reader.get(each["path"], tool.path);
+    if (const JsonValue input = each["input"]; input.is_object()) {
+      openai::InputGrammar& grammar = tool.input.emplace();
+      reader.get(input["syntax"], grammar.syntax, static_cast<uint64_t>(openai::InputGrammar::Syntax::kRegex) + 1);
+      reader.get(input["definition"], grammar.definition);
+    }
   }
   return calls;
 }

@@ -21,8 +21,8 @@ asio::awaitable<bool> Exchange::begin_events() {
   co_return opened;
 }
 
-asio::awaitable<void> ExchangeSink::watch(std::function<void()> on_gone) {
-  return exchange_.connection.watch(std::move(on_gone));
+asio::awaitable<void> ExchangeSink::watch(std::function<void()> on_gone, std::function<void()> on_half_closed) {
+  return exchange_.connection.watch(std::move(on_gone), std::move(on_half_closed));
 }
 
 asio::awaitable<bool> ExchangeSink::write_events(std::string& events) {

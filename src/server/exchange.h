@@ -31,7 +31,8 @@ class ExchangeSink final : public ResponseSink {
 
   [[nodiscard]] RequestRecord& record() override { return exchange_.record; }
   [[nodiscard]] bool is_gone() const override { return exchange_.connection.peer_gone(); }
-  [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone) override;
+  [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone,
+                                            std::function<void()> on_half_closed) override;
   [[nodiscard]] asio::awaitable<bool> write_events(std::string& events) override;
   [[nodiscard]] asio::awaitable<void> end_events() override;
   [[nodiscard]] asio::awaitable<void> send(HttpResponse response) override;

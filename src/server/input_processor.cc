@@ -268,6 +268,9 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   if (limit.has_error()) return limit.error();
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
+  for (const openai::Tool& tool : request.conversation.tools) {
+    if (tool.is_custom) spec.options.custom_tools.push_back(tool.name);
+  }
   if (format.has_tools()) spec.options.call_id_seed = seeds_.next();
   TokenizedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));

@@ -91,6 +91,12 @@ class GrammarBuilder {
       if (constraint_.calls->must_call || tool.is_strict) {
         if (auto refused = check_types(tool)) return refused;
       }
+      if (tool.input) {
+        auto input = arguments.of_input(*tool.input);
+        if (input.has_error()) return bad_request("tools", "{}.format: {}", tool.path, input.error().message);
+        arguments_.push_back(definition_.add(fmt::format("the input of {}", tool.name), std::move(*input)));
+        continue;
+      }
       const bool is_held = !tool.parameters.empty() && (tool.is_strict || enforcement_ == SchemaEnforcement::kAll);
       if (is_held) {
         const size_t rules = definition_.rules.size();

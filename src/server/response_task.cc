@@ -52,7 +52,7 @@ asio::awaitable<void> ResponseTask::run() {
     co_await send_failure(*std::move(failure));
     co_return;
   }
-  streams_.spawn("disconnect watcher", sink_.watch([this] { streams_.wake(); }));
+  streams_.spawn("disconnect watcher", sink_.watch([this] { streams_.wake(); }, [this] { probe_client(); }));
   if (spec_.stream) comment_timer_.expire_after(context_.comment_interval);
   bool failed = false;
   for (;;) {
@@ -83,6 +83,12 @@ asio::awaitable<void> ResponseTask::run() {
     sink_.record().status = 499;
     ++context_.metrics.disconnects;
   }
+}
+
+void ResponseTask::probe_client() {
+  if (!stream_started_) return;
+  comment_due_ = true;
+  streams_.wake();
 }
 
 ResponseTask::Failure ResponseTask::submit_all() {

@@ -36,6 +36,8 @@ class ResponseTask {
   /// Why the response ends without a whole answer.
   using Failure = std::optional<openai::ApiError>;
 
+  /// Makes a stream that has begun send a comment.
+  void probe_client();
   Failure submit_all();
   /// Takes the events that have arrived: grows the choices, and the stream's unsent events.
   Failure process_events();

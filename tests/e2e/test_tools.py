@@ -2,6 +2,7 @@
 calls valid. What it writes after a prompt that opens reasoning is reasoning."""
 
 import json
+import re
 
 import jsonschema
 import openai
@@ -256,3 +257,74 @@ def test_what_cannot_be_is_refused(tool_server, pp1):
         ask(pp1, tools=TOOLS)
     with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
         ask(pp1, reasoning_effort="somewhat")
+
+
+PATCH = r"""start: "*** Begin\n" line~1..4 "*** End"
+line: ("+" | "-") /[a-z "]{1,8}/ LF
+%import common.LF"""
+CUSTOM = [TOOLS[0], {"type": "custom", "custom": {"name": "patch", "description": "Patches.", "format": {
+    "type": "grammar", "grammar": {"syntax": "lark", "definition": PATCH}}}}]
+NAMED_PATCH = {"type": "custom", "custom": {"name": "patch"}}
+IS_PATCH = re.compile(r'\*\*\* Begin\n([+-][a-z "]{1,8}\n){1,4}\*\*\* End')
+
+
+def test_a_custom_call_holds_a_text_of_its_grammar(tool_server):
+    forced = {"tools": CUSTOM, "tool_choice": NAMED_PATCH, "temperature": 1.2, "max_completion_tokens": 400}
+    whole = ask(tool_server, **forced, seed=3).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    call, = whole.message.tool_calls
+    assert call.type == "custom" and call.id and call.custom.name == "patch"
+    assert IS_PATCH.fullmatch(call.custom.input)
+    stream = ask(tool_server, **forced, seed=3, stream=True)
+    parts = [part for chunk in stream for part in chunk.choices[0].delta.tool_calls or []]
+    assert parts[0].type == "custom" and parts[0].custom["name"] == "patch"
+    assert "".join(part.custom["input"] for part in parts) == call.custom.input
+    assert len(parts) > 4
+    history = [*MESSAGES, whole.message.model_dump(exclude_none=True),
+               {"role": "tool", "tool_call_id": call.id, "content": "ok"}]
+    assert ask(tool_server, messages=history, tools=CUSTOM, max_completion_tokens=5).choices
+
+
+def test_a_custom_call_of_a_response_holds_a_text_of_its_grammar(tool_server):
+    tools = [{"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": PATCH}},
+             {"type": "function", "name": "look", "parameters": WHERE, "strict": False}]
+    request = {"model": MODEL.name, "input": "Call me Ishmael.", "tools": tools, "max_output_tokens": 400, "temperature": 1.2,
+               "tool_choice": {"type": "custom", "name": "patch"}, "extra_body": {"seed": 3}}
+    item, = client_of(tool_server).responses.create(**request).output
+    assert item.type == "custom_tool_call" and IS_PATCH.fullmatch(item.input)
+    with client_of(tool_server).responses.stream(**request) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.custom_tool_call_input.delta"]
+    assert "".join(deltas) == item.input and len(deltas) > 4
+
+
+def test_allowed_tools_are_called_and_no_others(tool_server):
+    for allowed in (["look"], ["patch"], ["look", "patch"]):
+        tools = [tool for tool in (TOOLS[0], NAMED_PATCH) if tool[tool["type"]]["name"] in allowed]
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
+        answer = ask(tool_server, tools=CUSTOM, tool_choice=choice, temperature=1.5, seed=1, max_completion_tokens=400)
+        for call in answer.choices[0].message.tool_calls:
+            assert (call.custom if call.type == "custom" else call.function).name in allowed
+    with pytest.raises(openai.BadRequestError, match="listen"):
+        choice["allowed_tools"]["tools"] = [LISTEN]
+        ask(tool_server, tools=CUSTOM, tool_choice=choice)
+
+
+@pytest.mark.parametrize("syntax, definition, problem", [
+    ("lark", "start: start", "left recursion"), ("lark", "start: x", r"tools\[0\].custom.format: nothing defines 'x'"),
+    ("regex", "(?=a)b", r"tools\[0\].custom.format: looking ahead"), ("gbnf", "root ::= x", "wanted lark or regex")])
+def test_a_grammar_that_cannot_be_compiled_is_an_error(tool_server, syntax, definition, problem):
+    tool = {"type": "custom", "custom": {"name": "patch", "format": {
+        "type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}}}
+    with pytest.raises(openai.BadRequestError, match=problem):
+        ask(tool_server, tools=[tool])
+
+
+def test_an_image_in_a_result_becomes_a_note(tool_server):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}
+    result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "seen"}, image]}
+    rendered = tool_server.post("/apply-template", {"messages": [*MESSAGES, call, result], "tools": TOOLS}).json()["prompt"]
+    assert "[image left out: this model reads text only]" in rendered
+    assert ask(tool_server, messages=[*MESSAGES, call, result], tools=TOOLS, max_completion_tokens=5).choices
+    with pytest.raises(openai.BadRequestError, match="image"):
+        ask(tool_server, messages=[{"role": "user", "content": [image]}])

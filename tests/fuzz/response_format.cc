@@ -4,6 +4,8 @@
 #include "base/random.h"
 #include "fuzz/targets.h"
 #include "grammar/ebnf.h"
+#include "grammar/json_rules.h"
+#include "grammar/lark.h"
 #include "grammar/matcher.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
@@ -25,9 +27,19 @@ std::shared_ptr<const grammar::Vocabulary> vocabulary() {
   return made;
 }
 
+/// Reads a grammar of Lark, of whose texts the definition has the JSON strings.
+Result<grammar::ExpressionPtr> read_lark(std::string_view text, grammar::Definition& definition) {
+  grammar::Definition source;
+  auto root = grammar::parse_lark(text, source);
+  if (root.has_error()) return root.error();
+  source.root = *root;
+  return grammar::JsonRules(definition).string_of(source);
+}
+
 Result<grammar::ExpressionPtr> read(char notation, std::string_view text, grammar::Definition& definition) {
   if (notation == 'r') return grammar::parse_regex(text);
   if (notation == 'e') return grammar::parse_ebnf(text, definition);
+  if (notation == 'l') return read_lark(text, definition);
   return grammar::parse_json_schema(text, definition);
 }
 
@@ -68,7 +80,7 @@ void response_format(std::string_view input) {
   const auto text = write(*grammar);
   if (!text || input[0] == 'r' || input[0] == 'e') return;
   simdjson::dom::parser parser;
-  CHECK(parser.parse(*text).error() == simdjson::SUCCESS, "a schema led to what is no JSON: {}", *text);
+  CHECK(parser.parse(*text).error() == simdjson::SUCCESS, "what was written is no JSON: {}", *text);
 }
 
 }  // namespace millrace::fuzz

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/json_value.h"
 #include "fuzz/targets.h"
-#include "server/responses/custom_input.h"
+#include "server/openai/custom_input.h"
 #include "server/responses/request.h"
 #include "server/responses/store.h"
 
@@ -61,8 +61,8 @@ void responses_request(std::string_view input) {
     CHECK(!parsed.error().message.empty());
   }
   // The arguments of a custom call are any bytes. Their pieces give what the whole gives.
-  CustomInput whole;
-  CustomInput pieces;
+  openai::CustomInput whole;
+  openai::CustomInput pieces;
   std::string expected = whole.push(input);
   expected += whole.finish();
   std::string got;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "grammar/ebnf.h"
+#include "grammar/lark.h"
 #include "grammar/matcher.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
@@ -69,6 +70,10 @@ template <class Read>
     const Beginning& beginning = {}) {
   return compile_grammar([text](auto& definition) { return grammar::parse_ebnf(text, definition); },
                          std::move(vocabulary), std::move(stop_token_ids), limits, beginning);
+}
+[[nodiscard]] inline Result<GrammarPtr> grammar_from_lark(std::string_view text) {
+  return compile_grammar([text](auto& definition) { return grammar::parse_lark(text, definition); }, byte_vocabulary(),
+                         {kEnd});
 }
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_schema(
     std::string_view schema, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),

@@ -115,15 +115,15 @@ TEST_CASE("The CORS origin and key holders may pause from a page") {
 TEST_CASE("Browsers may ask first") {
   TestServer server;
   Client client(server.port);
-  client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://a\r\n\r\n");
+  client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: h\r\nOrigin: http://a\r\n\r\n");
   const HttpReply reply = client.read();
   CHECK(reply.status == 204);
   CHECK(reply.header("Access-Control-Allow-Origin") == "*");
   CHECK(reply.header("Access-Control-Allow-Methods") == "POST, OPTIONS");
   CHECK(reply.header("Access-Control-Allow-Headers") == "Authorization, *");
   CHECK(client.get("/health").header("Access-Control-Allow-Origin") == "*");
-  client.send("OPTIONS * HTTP/1.1\r\n\r\n");
+  client.send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n");
   CHECK(client.read().header("Allow") == "GET, HEAD, POST, OPTIONS");
-  client.send("OPTIONS /nowhere HTTP/1.1\r\n\r\n");
+  client.send("OPTIONS /nowhere HTTP/1.1\r\nHost: h\r\n\r\n");
   CHECK(client.read().status == 404);
 }

@@ -18,7 +18,7 @@ TEST_CASE("Unknown routes methods media types and models are refused") {
   CHECK(method.header("Allow") == "POST, OPTIONS");
   CHECK(server.post("/metrics", "{}").header("Allow") == "GET, HEAD, OPTIONS");
   Client client(server.port);
-  client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  client.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   CHECK(client.read().status == 415);
   const HttpReply packed = server.post("/v1/completions", "{}", "Content-Encoding: gzip\r\n");
   CHECK(packed.status == 415);

@@ -107,7 +107,7 @@ TEST_CASE("A request with an incomplete body gets 503 on a stop") {
   CHECK(idle.get("/version").status == 200);
   Client client(server.port);
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
       "Content-Length: 1000\r\n\r\n");
   REQUIRE(client.read().status == 100);
   client.send(R"({"prompt":)");

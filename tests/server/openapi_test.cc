@@ -27,7 +27,9 @@ std::vector<std::string> chat_values() {
       "[{\"role\":\"robot\",\"content\":\"c\"}]",
       "[{\"role\":\"user\",\"content\":5}]",
       "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}]",
-      "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
+      R"([{"role":"user","content":[{"type":"image_url"}]},{"role":"assistant","content":"c"}])",
+      R"([{"role":"tool","content":[{"type":"text","text":"t"},{"type":"input_file"}]}])",
+      R"([{"role":"tool","content":[{"type":"picture"}]}])",
       "[{\"role\":\"user\",\"content\":[{}]}]",
       "[{\"role\":\"assistant\",\"content\":null}]",
       "[{\"role\":\"assistant\",\"tool_calls\":[{}]}]",
@@ -48,6 +50,14 @@ std::vector<std::string> chat_values() {
       R"([{"function":{"name":""}}])",
       R"([{"function":{"name":"f","parameters":[]}}])",
       R"([{"type":"custom","function":{"name":"f"}}])",
+      R"([{"type":"custom","custom":{"name":"f","description":"d","format":{"type":"text"}}}])",
+      R"([{"type":"custom","custom":{"name":"f","format":{"type":"grammar","grammar":)"
+      R"({"syntax":"regex","definition":"x"}}}}])",
+      R"([{"type":"custom","custom":{"name":"f","format":{"type":"grammar","grammar":)"
+      R"({"syntax":"gbnf","definition":"x"}}}}])",
+      R"([{"type":"custom","custom":{}}])",
+      R"([{"role":"assistant","tool_calls":[{"id":"i","type":"custom","custom":{"name":"f","input":"x"}}]}])",
+      R"([{"role":"assistant","tool_calls":[{"id":"i","type":"custom","custom":{"name":"f"}}]}])",
       R"([{"type":null,"function":{"name":"f"}}])",
       R"([{"function":{"name":5}}])",
       R"([{"function":[]}])",
@@ -95,6 +105,8 @@ std::vector<std::string> message_values() {
         R"({"type":"document","source":{"type":"content","content":[{"type":"text","text":"d"}]}})",
         R"({"type":"document","source":{"type":"content","content":[{"type":"image"}]}})",
         R"({"type":"document","source":{"type":"url","url":"u"}})",
+        R"({"type":"document","source":{"type":"fax","url":"u"}})",
+        R"({"type":"tool_result","tool_use_id":"i","content":[{"type":"image","source":{}}]})",
         R"({"type":"document","title":"t"})",
         R"({"type":"search_result","title":"t","source":"s","content":[{"type":"text","text":"t"}]})",
         R"({"type":"search_result","title":"t","source":"s","content":"t"})",
@@ -117,8 +129,9 @@ std::vector<std::string> message_values() {
         R"({"text":"t"})",
         "5"}) {
     for (const char* role : {"user", "assistant", "system"}) {
-      // A call of a tool may not be the last.
-      texts.push_back(fmt::format(R"([{{"role":"{}","content":[{}]}},{{"role":"user","content":"c"}}])", role, block));
+      // A call of a tool may not be the last, and an image may not be what is asked about.
+      constexpr const char* kFollowing = R"({"role":"assistant","content":"a"},{"role":"user","content":"c"})";
+      texts.push_back(fmt::format(R"([{{"role":"{}","content":[{}]}},{}])", role, block, kFollowing));
     }
   }
   return texts;
@@ -360,6 +373,10 @@ TEST_CASE("The schemas say what may be said of tools") {
       {tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", true},
       {tools + R"(,"tool_choice":{"type":"allowed_tools","function":{"name":"f"}})", false},
       {tools + R"(,"tool_choice":{"function":{}})", false},
+      {tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}})", true},
+      {tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"never","tools":[]}})", false},
+      {R"("tools":[{"type":"custom","custom":{"name":"f"}}],"tool_choice":{"type":"custom","custom":{"name":"f"}})",
+       true},
       {R"("tools":[{}],"tool_choice":"none")", false},
       {R"("functions":[{}])", false},
       {R"("functions":5,"function_call":"none")", false},

@@ -7,6 +7,8 @@
 
 #include "server/constraint_source.h"
 #include "grammar/grammar_fixtures.h"
+#include "server/openai/custom_input.h"
+#include "server/openai/custom_tools.h"
 #include "server/schema_check.h"
 #include "text/tool_calls/output_parser.h"
 #include "text/tool_calls/tool_formats.h"
@@ -377,5 +379,35 @@ TEST_CASE("different constraints have different keys") {
   all.back().response_format = openai::ResponseFormat{openai::ResponseFormat::Kind::kRegex, {"a"}, "regex", "regex"};
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j) CHECK(encode_constraint(all[i]) != encode_constraint(all[j]));
+  }
+}
+
+TEST_CASE("an input held to a grammar is written as it is read") {
+  constexpr const char* kLines = "start: line+\nline: /[ab\"\\\\]{1,3}/ LF\n%import common.LF";
+  const GrammarPtr language = grammar_from_lark(kLines).value();
+  std::mt19937_64 random(7);
+  for (const ToolFormat format : all_formats()) {
+    for (const bool is_regex : {false, true}) {
+      INFO(text::to_string(format) << " " << is_regex);
+      openai::Tool patch = tool("patch", std::string(openai::custom_parameters()));
+      patch.input = {.syntax = is_regex ? openai::InputGrammar::Syntax::kRegex : openai::InputGrammar::Syntax::kLark,
+                     .definition = is_regex ? "([ab\"\\\\]{1,3}\\n)+" : kLines};
+      const OutputConstraint constraint = calling(format, {patch});
+      const auto decoded = decode_constraint(encode_constraint(constraint));
+      const GrammarPtr grammar = grammar_of(decoded.value());
+      for (int i = 0; i < 5; ++i) {
+        const RandomText written = random_text(grammar, random, 4000);
+        if (!written.is_whole) continue;
+        INFO(written.text);
+        const text::OutputPart part = parse(constraint, written.text);
+        REQUIRE_FALSE(part.calls.empty());
+        for (const text::ToolCallPart& call : part.calls) {
+          openai::CustomInput input;
+          std::string text = input.push(call.arguments);
+          text += input.finish();
+          CHECK(matches(language, text));
+        }
+      }
+    }
   }
 }

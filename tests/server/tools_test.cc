@@ -371,3 +371,95 @@ TEST_CASE("Unsupported template features are refused or need a flag") {
   const ToolServer server(kCall, options);
   CHECK(server.chat(ToolServer::body(kTools)).status == 400);
 }
+
+TEST_CASE("The call of a custom tool has a text in a chat") {
+  constexpr const char* kCustom = R"("tools":[{"type":"custom","custom":{"name":"patch","description":"Patches."}},)"
+                                  R"({"type":"function","function":{"name":"look"}}])";
+  const std::string output =
+      "<tool_call>\n{\"name\": \"patch\", \"arguments\": {\"input\": \"a\\n\\\"b\\\"\"}}\n</tool_call>\n" +
+      std::string(kCall) + "\n<tool_call>\n{\"name\": \"patch\", \"arguments\": {\"text\": 1}}\n</tool_call>";
+  const ToolServer server(output);
+  const ParsedJson json = server.ask(kCustom);
+  const ParsedJson openapi(server.get("/openapi.json").body);
+  CHECK(matches(json.at(""), openapi.at("/components/schemas/ChatCompletionResponse"), openapi.at("")));
+  const std::string calls = "/choices/0/message/tool_calls/";
+  CHECK(json.string(calls + "0/type") == "custom");
+  CHECK(json.string(calls + "0/custom/name") == "patch");
+  CHECK(json.string(calls + "0/custom/input") == "a\n\"b\"");
+  CHECK(json.string(calls + "1/function/name") == "look");
+  // Arguments of another form are the text themselves.
+  CHECK(json.string(calls + "2/custom/input") == R"({"text": 1})");
+  CHECK_THAT(server.prompt(), Catch::Contains(R"("name": "patch")") && Catch::Contains(R"("input")"));
+  const HttpReply reply = server.chat(ToolServer::body(fmt::format(R"({},"stream":true)", kCustom)));
+  std::array<std::string, 3> inputs;
+  for (const std::string& event : reply.events()) {
+    if (event == "[DONE]") continue;
+    const ParsedJson chunk(event);
+    CHECK(matches(chunk.at(""), openapi.at("/components/schemas/ChatCompletionChunk"), openapi.at("")));
+    if (!chunk.has("/choices/0/delta/tool_calls")) continue;
+    const auto index = static_cast<size_t>(chunk.integer("/choices/0/delta/tool_calls/0/index"));
+    REQUIRE(index < 3);
+    const std::string member = index == 1 ? "function/arguments" : "custom/input";
+    inputs[index] += chunk.string("/choices/0/delta/tool_calls/0/" + member);
+  }
+  CHECK(inputs[0] == "a\n\"b\"");
+  CHECK(inputs[1] == R"({"at": "it"})");
+  CHECK(inputs[2] == R"({"text": 1})");
+}
+
+TEST_CASE("A custom call of an earlier message reaches the prompt") {
+  const ToolServer server("Done.");
+  (void)server.ask(R"("tools":[{"type":"custom","custom":{"name":"patch"}}])",
+                   R"([{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"patch",)"
+                   R"("input":"a\"b"}}]},{"role":"tool","tool_call_id":"c","content":"ok"}])");
+  CHECK_THAT(server.prompt(), Catch::Contains(R"((patch {"input": "a\"b"}))"));
+}
+
+TEST_CASE("The grammar of a custom tool constrains its calls") {
+  const ToolServer server("Done.");
+  const auto format = [](std::string_view syntax, std::string_view definition) {
+    return fmt::format(R"("tools":[{{"type":"custom","custom":{{"name":"patch","format":{{"type":"grammar","grammar":)"
+                       R"({{"syntax":"{}","definition":"{}"}}}}}}}}])",
+                       syntax, definition);
+  };
+  (void)server.ask(format("regex", "[ab]+"));
+  REQUIRE(server.grammar() != nullptr);
+  CHECK_THAT(server.prompt(), Catch::Contains("regex grammar:\\n[ab]+"));
+  (void)server.ask(format("lark", "start: \\\"a\\\""));
+  REQUIRE(server.grammar() != nullptr);
+  for (const auto& [syntax, definition] :
+       {std::pair{"lark", "start: start"}, {"lark", "x"}, {"regex", "(?=a)"}, {"gbnf", "root ::= x"}}) {
+    const HttpReply reply = server.chat(ToolServer::body(format(syntax, definition)));
+    INFO(reply.body);
+    CHECK(reply.status == 400);
+    CHECK(ParsedJson(reply.body).string("/error/param") == "tools");
+  }
+}
+
+TEST_CASE("A chat may allow some of its tools") {
+  const ToolServer server("Done.");
+  constexpr const char* kTwo = R"("tools":[{"type":"function","function":{"name":"look"}},)"
+                               R"({"type":"custom","custom":{"name":"patch"}}])";
+  const auto choice = [&](std::string_view mode, std::string_view tools) {
+    return fmt::format(R"("tool_choice":{{"type":"allowed_tools","allowed_tools":{{"mode":"{}","tools":[{}]}}}},{})",
+                       mode, tools, kTwo);
+  };
+  constexpr const char* kLook = R"({"type":"function","function":{"name":"look"}})";
+  constexpr const char* kPatch = R"({"type":"custom","custom":{"name":"patch"}})";
+  (void)server.ask(kTwo);
+  const std::string prompt = server.prompt();
+  CHECK(server.grammar() == nullptr);
+  for (const char* mode : {"auto", "required"}) {
+    (void)server.ask(choice(mode, kPatch));
+    CHECK(server.grammar() != nullptr);
+    // The tools that may not be called are shown as well, so that the prefix stays the same.
+    CHECK(server.prompt() == prompt);
+  }
+  const auto refused = [&](const std::string& more) {
+    const HttpReply reply = server.chat(ToolServer::body(more));
+    return reply.status == 400 ? ParsedJson(reply.body).string("/error/param") : "accepted";
+  };
+  CHECK(refused(choice("never", kLook)) == "tool_choice");
+  CHECK(refused(choice("auto", R"({"type":"function","function":{"name":"other"}})")) == "tool_choice");
+  CHECK(refused(choice("required", "")) == "tool_choice");
+}

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
@@ -22,6 +25,10 @@ constexpr auto kOutcome = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadBytes = 16u << 10;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+/// Time between the probes to a client that sends nothing more, and how many of them it may leave unanswered.
+constexpr int kProbeSeconds = 5;
+constexpr int kMaxLostProbes = 3;
 
 bool would_block(const error_code& failure) {
   return failure == asio::error::would_block || failure == asio::error::try_again;
@@ -58,6 +65,7 @@ asio::awaitable<Connection::Incoming> Connection::read_request(HttpHandler& hand
   keep_alive_ = false;
   http11_ = true;
   is_head_ = false;
+  has_answered_ = false;
   // The parser comes to life only now: most connections are idle most of the time.
   Incoming incoming;
   const ReadOutcome first = co_await wait_for_first_byte();
@@ -182,6 +190,7 @@ asio::awaitable<bool> Connection::write_bytes(asio::const_buffer bytes) {
 }
 
 asio::awaitable<bool> Connection::write_head(const HttpResponse& response, BodyFraming framing) {
+  has_answered_ = true;
   const ResponseHead head = make_head(response, framing, {keep_alive_ && !stopping_, http11_});
   http::response_serializer<http::empty_body> serializer(head);
   serializer.split(true);  // the end of a chunked body comes later
@@ -198,6 +207,7 @@ asio::awaitable<bool> Connection::send(const HttpResponse& response) {
     sent = co_await write_head(response, BodyFraming::kLength);
     co_return sent;
   }
+  has_answered_ = true;
   const ResponseMessage message = make_message(response, {keep_alive_ && !stopping_, http11_});
   http::response_serializer<ResponseMessage::body_type> serializer(message);
   sent = co_await write_all([&](error_code& failure) {
@@ -252,13 +262,31 @@ asio::awaitable<void> Connection::linger() {
   socket_.close(ignored);
 }
 
-asio::awaitable<void> Connection::watch(std::function<void()> on_gone) {
+error_code Connection::probe_half_closed() {
+  error_code failure;
+  for (const auto& [option, value] :
+       {std::pair{TCP_KEEPIDLE, kProbeSeconds}, {TCP_KEEPINTVL, kProbeSeconds}, {TCP_KEEPCNT, kMaxLostProbes}}) {
+    (void)::setsockopt(socket_.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
+  }
+  // A client that has closed the whole connection resets it when bytes arrive. An answer under way provokes that too.
+  if (!http11_ || has_answered_) return failure;
+  const size_t sent = socket_.write_some(asio::buffer(kContinue), failure);
+  if (would_block(failure)) return {};
+  if (!failure && sent < kContinue.size()) failure = asio::error::eof;
+  return failure;
+}
+
+asio::awaitable<void> Connection::watch(std::function<void()> on_gone, std::function<void()> on_half_closed) {
   error_code failure;
   while (!failure && buffer_.size() < options_.max_pipelined_bytes) {
     const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
     if (wait_failure) co_return;
     failure = read_available();
     if (would_block(failure)) failure = {};
+  }
+  if (failure == asio::error::eof) {
+    failure = probe_half_closed();
+    if (!failure && has_answered_ && on_half_closed) on_half_closed();
   }
   if (!failure) {
     // Unread bytes would hide an end of stream; a reset still shows.

@@ -51,8 +51,10 @@ class Connection {
   /// Ends the connection after the response that is sent next, or is being sent.
   void close_after_response() { keep_alive_ = false; }
 
-  /// Runs while a request is served: keeps what the client pipelines, and calls `on_gone` when it hangs up.
-  [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone);
+  /// Runs while a request is served: keeps what the client pipelines, and calls `on_gone` when it hangs up. A client
+  /// that ends only its sending side still gets its answer. Where a part of that is sent, `on_half_closed` should send
+  /// more, which shows whether the client is still there.
+  [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone, std::function<void()> on_half_closed = {});
   [[nodiscard]] bool peer_gone() const { return peer_gone_; }
 
   /// Ends the wait for a request, or for the rest of one, which is refused if its head is there. A connection that
@@ -76,6 +78,9 @@ class Connection {
   /// Calls `write_some(failure)`, which returns whether all is written, as often as the socket takes bytes.
   template <class WriteSome>
   asio::awaitable<bool> write_all(WriteSome write_some);
+  /// Makes the system find out whether a client that has ended its sending side has closed the connection. Returns the
+  /// failure if it has.
+  boost::system::error_code probe_half_closed();
   asio::awaitable<bool> write_bytes(asio::const_buffer bytes);
   asio::awaitable<bool> write_head(const HttpResponse& response, BodyFraming framing);
 
@@ -88,6 +93,7 @@ class Connection {
   bool reading_ = false;
   bool stopping_ = false;
   bool peer_gone_ = false;
+  bool has_answered_ = false;  ///< bytes of the response have been written
   // What the request that was read last and its response allow.
   bool keep_alive_ = false;
   bool http11_ = true;

@@ -86,10 +86,8 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
     }
     if (failure) return fail(400, fmt::format("malformed HTTP request: {}", failure.message()));
     if (parser.is_header_done() && !head_reported_) {
-      const auto coding_count = parser.get().count(http::field::transfer_encoding);
-      if (coding_count > 1 || (coding_count == 1 && !parser.chunked())) {
-        // The end of such a body is unknown (RFC 9112, section 6.3).
-        return fail(400, "malformed HTTP request: the transfer encoding does not end in chunked");
+      if (const char* fault = fault_of_head(); fault != nullptr) {
+        return fail(400, fmt::format("malformed HTTP request: {}", fault));
       }
       head_reported_ = true;
       read_head();
@@ -115,12 +113,29 @@ HttpParser::State HttpParser::fail(unsigned status, std::string message) {
   return State::kFailed;
 }
 
+const char* HttpParser::fault_of_head() const {
+  const auto& message = impl_->parser.get();
+  const auto coding_count = message.count(http::field::transfer_encoding);
+  if (coding_count > 1 || (coding_count == 1 && !impl_->parser.chunked())) {
+    // The end of such a body is unknown (RFC 9112, section 6.3).
+    return "the transfer encoding does not end in chunked";
+  }
+  if (coding_count == 1 && message.version() < 11) return "HTTP/1.0 has no transfer encodings";
+  // A proxy that takes another one for the host would cache or route the answer elsewhere (section 3.2).
+  const auto host_count = message.count(http::field::host);
+  if (host_count > 1) return "it has several Host headers, wanted one";
+  if (host_count == 0 && message.version() >= 11) return "the header Host is missing";
+  return nullptr;
+}
+
 void HttpParser::read_head() {
   const auto& message = impl_->parser.get();
   request_.method = to_method(message.method());
   std::string target = to_std_string(message.target());
+  std::string authority;  // of an absolute target, which counts more than Host
   if (const size_t scheme = target.find("://"); scheme != std::string::npos && target.front() != '/') {
     const size_t path = target.find('/', scheme + 3);
+    authority = target.substr(scheme + 3, path == std::string::npos ? path : path - scheme - 3);
     target = path == std::string::npos ? "/" : target.substr(path);
   }
   const size_t question = target.find('?');
@@ -132,7 +147,7 @@ void HttpParser::read_head() {
   request_.content_type = to_std_string(message[http::field::content_type]);
   request_.content_encoding = to_std_string(message[http::field::content_encoding]);
   request_.request_id = to_std_string(message["X-Request-Id"]);
-  request_.host = to_std_string(message[http::field::host]);
+  request_.host = authority.empty() ? to_std_string(message[http::field::host]) : std::move(authority);
   request_.origin = to_std_string(message[http::field::origin]);
   request_.fetch_site = to_std_string(message["Sec-Fetch-Site"]);
   request_.upgrade = to_std_string(message[http::field::upgrade]);

@@ -40,6 +40,8 @@ class HttpParser {
 
  private:
   struct Impl;
+  /// Returns why the header section, which is there whole, makes the request malformed; null if it does not.
+  [[nodiscard]] const char* fault_of_head() const;
   void read_head();
   State fail(unsigned status, std::string message);
 

@@ -3,32 +3,39 @@
 #include <algorithm>
 #include <array>
 
+#include "server/openai/media.h"
+
 namespace millrace::server::messages {
 
 using openai::bad_request;
 using openai::FieldError;
 using openai::Json;
+using openai::Medium;
 
 namespace {
 
+/// The sources of documents whose text this server cannot read.
+constexpr std::array<std::string_view, 3> kUnreadSources = {"base64", "url", "file"};
 constexpr std::array<std::string_view, 4> kHostedBlocks = {"server_tool_use", "mcp_tool_use", "mcp_tool_result",
                                                            "container_upload"};
 
 FieldError refuse_type(const Block& block, std::string_view wanted) {
-  if (block.type == "image") {
-    return bad_request(block.path, "{}: found an image, but this model reads text alone", block.path);
-  }
   return bad_request(block.path, "{}.type: '{}' is not supported, wanted {}", block.path, block.type.substr(0, 64),
                      wanted);
 }
 
-FieldError append_text_blocks(const std::string& path, Json value, std::string& out) {
+/// Appends the texts of an array of blocks. A null `medium` refuses images.
+FieldError append_text_blocks(const std::string& path, Json value, std::string& out, std::optional<Medium>* medium) {
   JsonArray blocks;
   if (!value.get(blocks)) return openai::wrong_type(path, value, "a string or an array of text blocks");
   size_t index = 0;
   for (const Json item : blocks) {
     Block block;
     if (FieldError error = read_block(fmt::format("{}[{}]", path, index++), item, block)) return error;
+    if (block.type == "image" && medium != nullptr) {
+      append_text(out, openai::replace_medium("image", block.path, *medium));
+      continue;
+    }
     if (block.type != "text") return refuse_type(block, "text");
     std::string text;
     if (FieldError error = read_member(block, "text", true, text)) return error;
@@ -37,8 +44,8 @@ FieldError append_text_blocks(const std::string& path, Json value, std::string& 
   return std::nullopt;
 }
 
-/// Appends the text of a document. PDFs, files and addresses hold none that this server can read.
-FieldError append_source(const Block& document, std::string& out) {
+/// Appends the text of a document, or a note for PDFs, files and addresses.
+FieldError append_source(const Block& document, std::string& out, std::optional<Medium>& medium) {
   const std::string path = document.path + ".source";
   Block source;
   if (FieldError error = read_block(path, document.members["source"], source)) return error;
@@ -48,22 +55,29 @@ FieldError append_source(const Block& document, std::string& out) {
     append_text(out, text);
     return std::nullopt;
   }
-  if (source.type != "content") {
-    return bad_request(path, "{}.type: '{}' is not supported, wanted text or content", path, source.type.substr(0, 64));
+  if (std::ranges::find(kUnreadSources, source.type) != kUnreadSources.end()) {
+    append_text(out, openai::replace_medium("document", document.path, medium));
+    return std::nullopt;
   }
+  if (source.type != "content") {
+    return bad_request(path, "{}.type: '{}' is not supported, wanted text, content, base64, url or file", path,
+                       source.type.substr(0, 64));
+  }
+  const Json content = source.members["content"];
   std::string text;
-  if (FieldError error = read_text_content(path + ".content", source.members["content"], text)) return error;
+  const FieldError error = content.is_string() ? openai::read_string(path + ".content", content, text)
+                                               : append_text_blocks(path + ".content", content, text, &medium);
   append_text(out, text);
-  return std::nullopt;
+  return error;
 }
 
-FieldError append_document(const Block& block, std::string& out) {
+FieldError append_document(const Block& block, std::string& out, std::optional<Medium>& medium) {
   for (const std::string_view name : {"title", "context"}) {
     std::string text;
     if (FieldError error = read_member(block, name, false, text)) return error;
     append_text(out, text);
   }
-  return append_source(block, out);
+  return append_source(block, out, medium);
 }
 
 FieldError append_search_result(const Block& block, std::string& out) {
@@ -72,7 +86,7 @@ FieldError append_search_result(const Block& block, std::string& out) {
     if (FieldError error = read_member(block, name, true, text)) return error;
     append_text(out, text);
   }
-  return append_text_blocks(block.path + ".content", block.members["content"], out);
+  return append_text_blocks(block.path + ".content", block.members["content"], out, nullptr);
 }
 
 }  // namespace
@@ -98,20 +112,18 @@ FieldError read_member(const Block& block, std::string_view name, bool is_requir
   return openai::read_string(fmt::format("{}.{}", block.path, name), value, out);
 }
 
-FieldError append_block_text(const Block& block, std::string& out) {
-  if (block.type == "document") return append_document(block, out);
+FieldError append_block_text(const Block& block, std::string& out, std::optional<Medium>& medium) {
+  if (block.type == "document") return append_document(block, out, medium);
   if (block.type == "search_result") return append_search_result(block, out);
-  if (block.type != "text") return refuse_type(block, "text, document or search_result");
+  if (block.type == "image") {
+    append_text(out, openai::replace_medium("image", block.path, medium));
+    return std::nullopt;
+  }
+  if (block.type != "text") return refuse_type(block, "text, document, search_result or image");
   std::string text;
   if (FieldError error = read_member(block, "text", true, text)) return error;
   append_text(out, text);
   return std::nullopt;
-}
-
-FieldError read_text_content(const std::string& path, Json value, std::string& out) {
-  out.clear();
-  if (value.is_string()) return openai::read_string(path, value, out);
-  return append_text_blocks(path, value, out);
 }
 
 bool is_hosted_block(std::string_view type) {

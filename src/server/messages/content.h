@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,11 +24,10 @@ struct Block {
 [[nodiscard]] openai::FieldError read_member(const Block& block, std::string_view name, bool is_required,
                                              std::string& out);
 
-/// Appends the text of a `text`, `document` or `search_result` block. Other types are an error that names what is
-/// taken.
-[[nodiscard]] openai::FieldError append_block_text(const Block& block, std::string& out);
-/// Reads a string, or an array of `text` blocks.
-[[nodiscard]] openai::FieldError read_text_content(const std::string& path, openai::Json value, std::string& out);
+/// Appends the text of a `text`, `document` or `search_result` block, or the note for an `image` or another document;
+/// `medium` gets the first of those. Other types are an error that names what is taken.
+[[nodiscard]] openai::FieldError append_block_text(const Block& block, std::string& out,
+                                                   std::optional<openai::Medium>& medium);
 /// Returns whether a block records what a tool of Anthropic's own servers did. It is left out of the prompt.
 [[nodiscard]] bool is_hosted_block(std::string_view type);
 

@@ -87,6 +87,7 @@ FieldError ConversationBuilder::add_message(const std::string& path, Json messag
 
 FieldError ConversationBuilder::add_user(const std::string& path, Json content) {
   std::string text;
+  std::optional<openai::Medium> medium;
   if (content.is_string()) {
     if (FieldError error = openai::read_string(path, content, text)) return error;
     append_text(message_of("user").content, text);
@@ -95,13 +96,16 @@ FieldError ConversationBuilder::add_user(const std::string& path, Json content) 
   bool has_results = false;
   const FieldError error = read_blocks(path, content, [&](const Block& block) -> FieldError {
     if (is_hosted_block(block.type)) return std::nullopt;
-    if (block.type != "tool_result") return append_block_text(block, text);
+    if (block.type != "tool_result") return append_block_text(block, text, medium);
     has_results = true;
     return add_tool_result(block);
   });
   if (error) return error;
   // Results come first: they belong to the calls of the message before.
-  if (!text.empty() || !has_results) append_text(message_of("user").content, text);
+  if (text.empty() && has_results) return std::nullopt;
+  ChatMessage& message = message_of("user");
+  append_text(message.content, text);
+  if (!message.medium) message.medium = std::move(medium);
   return std::nullopt;
 }
 
@@ -116,7 +120,7 @@ FieldError ConversationBuilder::add_tool_result(const Block& block) {
     if (FieldError error = openai::read_string(path, content, message.content)) return error;
   } else if (!content.is_missing() && !content.is_null()) {
     const FieldError error =
-        read_blocks(path, content, [&](const Block& part) { return append_result_block(part, message.content); });
+        read_blocks(path, content, [&](const Block& part) { return append_result_block(part, message); });
     if (error) return error;
   }
   bool is_error = false;
@@ -129,11 +133,11 @@ FieldError ConversationBuilder::add_tool_result(const Block& block) {
   return std::nullopt;
 }
 
-FieldError ConversationBuilder::append_result_block(const Block& block, std::string& text) const {
-  if (block.type != "tool_reference") return append_block_text(block, text);
+FieldError ConversationBuilder::append_result_block(const Block& block, ChatMessage& result) const {
+  if (block.type != "tool_reference") return append_block_text(block, result.content, result.medium);
   std::string name;
   if (FieldError error = read_member(block, "tool_name", true, name)) return error;
-  append_text(text, tools_.referenced_text(name));
+  append_text(result.content, tools_.referenced_text(name));
   return std::nullopt;
 }
 
@@ -154,7 +158,7 @@ FieldError ConversationBuilder::add_assistant(const std::string& path, Json cont
       return std::nullopt;
     }
     if (block.type == "redacted_thinking" || is_hosted_block(block.type)) return std::nullopt;
-    return append_block_text(block, text);
+    return append_block_text(block, text, message.medium);
   });
   append_text(message.content, text);
   return error;

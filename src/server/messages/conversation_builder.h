@@ -26,7 +26,7 @@ class ConversationBuilder {
   [[nodiscard]] openai::FieldError add_user(const std::string& path, openai::Json content);
   [[nodiscard]] openai::FieldError add_assistant(const std::string& path, openai::Json content);
   [[nodiscard]] openai::FieldError add_tool_result(const Block& block);
-  [[nodiscard]] openai::FieldError append_result_block(const Block& block, std::string& text) const;
+  [[nodiscard]] openai::FieldError append_result_block(const Block& block, openai::ChatMessage& result) const;
   /// Returns the last message if it has this role, else a new one.
   openai::ChatMessage& message_of(std::string_view role);
 

@@ -203,7 +203,7 @@ FieldError finish(MessageFields& fields) {
   if (FieldError error = read_messages(fields.messages, tools, fields)) return error;
   // Templates differ in which of the two they read.
   if (fields.conversation.enable_thinking == false) fields.conversation.reasoning_effort = "none";
-  return openai::check_conversation(fields.conversation);
+  return openai::finish_conversation(fields.conversation);
 }
 
 FieldError check_budget(const MessageFields& fields) {

@@ -32,8 +32,9 @@ struct ChoiceOptions {
   bool include_stop = false;
   bool skip_special_tokens = true;
   bool echo = false;
-  text::OutputFormat output_format;  ///< how a chat's reasoning and tool calls are written
-  bool parallel_tool_calls = true;   ///< false: the choice ends with its first call
+  text::OutputFormat output_format;       ///< how a chat's reasoning and tool calls are written
+  std::vector<std::string> custom_tools;  ///< the tools whose calls carry a text
+  bool parallel_tool_calls = true;        ///< false: the choice ends with its first call
   bool include_reasoning = true;
   bool has_prediction = false;  ///< usage reports what became of the prediction
   uint64_t call_id_seed = 0;    ///< the ids of tool calls are drawn from it
@@ -55,7 +56,8 @@ struct ToolCallDelta {
   uint32_t index = 0;
   std::string id;  ///< in the call's first delta, as the name is
   std::string name;
-  std::string arguments;   ///< the next piece of the JSON text
+  std::string arguments;   ///< the next piece of the JSON text, or of a custom tool's input
+  bool is_custom = false;  ///< the call is one of a custom tool
   size_t text_before = 0;  ///< bytes of ChoiceDelta::text that the model wrote before this
 };
 

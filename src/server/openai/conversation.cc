@@ -2,6 +2,7 @@
 #include <array>
 
 #include "server/openai/field.h"
+#include "server/openai/media.h"
 #include "server/openai/tools.h"
 
 namespace millrace::server::openai {
@@ -10,12 +11,18 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
-FieldError read_part(const std::string& path, Json part, std::vector<std::string>& parts) {
+/// Reads one content part. A null `medium` refuses everything but texts.
+FieldError read_part(const std::string& path, Json part, std::vector<std::string>& parts,
+                     std::optional<Medium>* medium) {
   JsonObject object;
   if (!part.get(object)) return wrong_type(path, part, "an object");
   std::string_view type;
   if (!object["type"].get(type)) {
     return bad_request(path, "{}: a content part has no type", path);
+  }
+  if (const std::string_view word = medium_of_type(type); medium != nullptr && !word.empty()) {
+    parts.push_back(replace_medium(word, path, *medium));
+    return std::nullopt;
   }
   std::string_view text;
   if (type != "text" && type != "refusal") {
@@ -40,6 +47,20 @@ std::string joined(const std::vector<std::string>& parts) {
   return fmt::format("{}", fmt::join(parts, "\n"));
 }
 
+FieldError read_all_parts(const std::string& path, Json value, std::vector<std::string>& parts,
+                          std::optional<Medium>* medium) {
+  parts.clear();
+  JsonArray array;
+  if (!value.get(array)) {
+    if (!value.is_string()) return wrong_type(path, value, "a string or an array of text parts");
+    return read_string(path, value, parts.emplace_back());
+  }
+  for (const Json part : array) {
+    if (FieldError field_error = read_part(path, part, parts, medium)) return field_error;
+  }
+  return std::nullopt;
+}
+
 bool is_empty_array(Json value) {
   JsonArray array;
   return value.get(array) && array.empty();
@@ -58,7 +79,7 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     if (member.key == "role") {
       field_error = read_string(name, member.value, message.role);
     } else if (member.key == "content") {
-      field_error = read_parts(name, member.value, message.parts);
+      field_error = read_all_parts(name, member.value, message.parts, &message.medium);
       message.content = joined(message.parts);
     } else if (member.key == "refusal") {
       field_error = read_string(name, member.value, refused);
@@ -85,6 +106,7 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     return bad_request(path + ".role", "{}.role: found '{}', wanted system, developer, user, assistant or tool", path,
                        message.role.substr(0, 64));
   }
+  if (FieldError field_error = check_medium(message)) return field_error;
   if (!message.tool_calls.empty() && message.role != "assistant") {
     return bad_request(path + ".tool_calls", "{}.tool_calls: the message is not the assistant's", path);
   }
@@ -175,16 +197,7 @@ constexpr std::array kConversationFields = {
 }  // namespace
 
 FieldError read_parts(const std::string& path, Json value, std::vector<std::string>& parts) {
-  parts.clear();
-  JsonArray array;
-  if (!value.get(array)) {
-    if (!value.is_string()) return wrong_type(path, value, "a string or an array of text parts");
-    return read_string(path, value, parts.emplace_back());
-  }
-  for (const Json part : array) {
-    if (FieldError field_error = read_part(path, part, parts)) return field_error;
-  }
-  return std::nullopt;
+  return read_all_parts(path, value, parts, nullptr);
 }
 
 FieldError read_content(const std::string& path, Json value, std::string& content) {
@@ -209,7 +222,10 @@ void describe_message(SchemaWriter& schema) {
                         R"({"required":["text"],"properties":{"type":{"const":"text"},"text":{"type":"string"},)"
                         R"("refusal":{"type":["string","null"]}}},)"
                         R"({"required":["refusal"],"properties":{"type":{"const":"refusal"},)"
-                        R"("refusal":{"type":"string"},"text":{"type":["string","null"]}}}]}},{"type":"null"}])");
+                        R"("refusal":{"type":"string"},"text":{"type":["string","null"]}}},)"
+                        R"({"description":"Of a user or a tool: the model gets a note instead. A 400 in a question",)"
+                        R"("properties":{"type":{"enum":["image","image_url","input_image","input_audio","audio_url",)"
+                        R"("video_url","file","input_file","document"]}}}]}},{"type":"null"}])");
   json.end_object().key("name").raw(R"({"type":["string","null"]})");
   for (const char* name : {"reasoning_content", "reasoning", "refusal", "tool_call_id"}) {
     json.key(name).raw(R"({"type":["string","null"]})");
@@ -218,14 +234,21 @@ void describe_message(SchemaWriter& schema) {
   json.key("type")
       .raw(R"(["array","null"])")
       .key("items")
-      .raw(R"({"type":"object","required":["function"],"properties":{"id":{"type":["string","null"]},"type":{"const":)"
+      .raw(R"({"type":"object","properties":{"id":{"type":["string","null"]}},"anyOf":[)"
+           R"({"required":["function"],"properties":{"type":{"const":)"
            R"("function"},"function":{"type":"object","required":["name"],"properties":{"name":{"type":"string",)"
-           R"("minLength":1,"maxLength":256},"arguments":{}}}}})");
+           R"("minLength":1,"maxLength":256},"arguments":{}}}}},)"
+           R"({"required":["type","custom"],"properties":{"type":{"const":"custom"},)"
+           R"("custom":{"type":"object","required":["name","input"],"properties":{"name":{"type":"string",)"
+           R"("minLength":1,"maxLength":256},"input":{"type":"string"}}}}}]})");
   json.end_object().key("function_call").raw(R"({"enum":[null,[]]})");
   json.end_object();
+  json.key("anyOf").raw(R"([{"properties":{"role":{"enum":["user","tool"]}}},)"
+                        R"({"properties":{"content":{"items":{"properties":{"type":{"enum":["text","refusal"]}}}}}}])");
 }
 
-FieldError check_conversation(const Conversation& conversation) {
+FieldError finish_conversation(Conversation& conversation) {
+  if (FieldError field_error = restrict_tools(conversation)) return field_error;
   if (conversation.messages.empty()) return bad_request("messages", "messages: missing");
   if (conversation.forces_call() && conversation.tools.empty()) {
     return bad_request("tool_choice", "tool_choice: allowed only with tools");
@@ -238,6 +261,7 @@ FieldError check_conversation(const Conversation& conversation) {
   if (conversation.forces_call() && conversation.continue_final_message) {
     return bad_request("tool_choice", "tool_choice: with continue_final_message only auto or none");
   }
+  if (FieldError field_error = check_media(conversation)) return field_error;
   if (!conversation.continue_final_message) return std::nullopt;
   if (conversation.add_generation_prompt) {
     return bad_request("continue_final_message",

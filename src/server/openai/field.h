@@ -166,6 +166,7 @@ void describe_switches(SchemaWriter& schema, bool is_chat);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
 /// Describes one message.
 void describe_message(SchemaWriter& schema);
-[[nodiscard]] FieldError check_conversation(const Conversation& conversation);
+/// Checks the relations between the members, once all are read, and leaves the tools that may be called.
+[[nodiscard]] FieldError finish_conversation(Conversation& conversation);
 
 }  // namespace millrace::server::openai

@@ -88,6 +88,12 @@ struct MessageToolCall {
   std::string arguments;  ///< a text, JSON of an object if the model and the client were right
 };
 
+/// A part of a message that the model cannot read, and that its content has a note for.
+struct Medium {
+  std::string_view word;  ///< for it: "image", "file"
+  std::string path;       ///< in the request, for messages
+};
+
 struct ChatMessage {
   enum class Content : uint8_t { kAbsent, kNull, kText };
   std::string role;
@@ -98,6 +104,7 @@ struct ChatMessage {
   std::string reasoning;                    ///< of an assistant
   std::vector<MessageToolCall> tool_calls;  ///< of an assistant
   std::string tool_call_id;                 ///< of a tool's answer
+  std::optional<Medium> medium;             ///< the first one
 };
 
 enum class ToolChoice : uint8_t {
@@ -107,12 +114,21 @@ enum class ToolChoice : uint8_t {
   kNamed,     ///< a call of one tool
 };
 
+/// The language of a custom tool's input.
+struct InputGrammar {
+  enum class Syntax : uint8_t { kLark, kRegex };
+  Syntax syntax = Syntax::kLark;
+  std::string definition;
+};
+
 /// A function that the model may call.
 struct Tool {
   std::string name;
-  std::string parameters;  ///< the JSON schema of an object; empty: not said
-  bool is_strict = false;  ///< arguments have to be what the schema allows
-  std::string path;        ///< in the request, for messages
+  std::string parameters;                  ///< the JSON schema of an object; empty: not said
+  bool is_strict = false;                  ///< arguments have to be what the schema or the grammar allows
+  std::string path;                        ///< in the request, for messages
+  bool is_custom = false;                  ///< its calls carry a text: the only argument, "input"
+  std::optional<InputGrammar> input = {};  ///< of a custom tool; nothing: any text
 };
 
 /// The input of a chat template; also the body of /apply-template and of a /tokenize of messages.
@@ -125,10 +141,11 @@ struct Conversation {
   std::string chat_template_kwargs;  ///< a JSON object, or empty
   std::string reasoning_effort;      ///< as the template takes it; empty: not said
   std::optional<bool> enable_thinking;
-  std::string tools_json;        ///< an array, or empty
-  std::string documents_json;    ///< an array of objects, or empty
-  std::vector<Tool> tools;       ///< that may be called
-  bool restricts_tools = false;  ///< the model is shown others too, which it must not call
+  std::string tools_json;                                 ///< an array, or empty
+  std::string documents_json;                             ///< an array of objects, or empty
+  std::vector<Tool> tools;                                ///< that may be called
+  bool restricts_tools = false;                           ///< the model is shown others too, which it must not call
+  std::optional<std::vector<std::string>> allowed_tools;  ///< the names that tool_choice allows; nothing: all
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string chosen_tool;  ///< with kNamed
   [[nodiscard]] bool has_tools() const { return !tools.empty() && tool_choice != ToolChoice::kNone; }

@@ -249,7 +249,7 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
     return *field_error;
   }
   if (FieldError field_error = check_common(fields)) return *field_error;
-  if (FieldError field_error = check_conversation(fields.conversation)) return *field_error;
+  if (FieldError field_error = finish_conversation(fields.conversation)) return *field_error;
   log_ignored(document.object(), common_fields(), kChatFields, conversation_fields());
   return ChatRequest(std::move(fields));
 }

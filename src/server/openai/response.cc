@@ -53,10 +53,11 @@ void write_calls(JsonWriter& json, const std::vector<ToolCallDelta>& calls, bool
   for (const ToolCallDelta& call : calls) {
     json.begin_object();
     if (chunk) json.member("index", call.index);
-    if (!call.id.empty()) json.member("id", call.id).member("type", "function");
-    json.key("function").begin_object();
+    const std::string_view type = call.is_custom ? "custom" : "function";
+    if (!call.id.empty()) json.member("id", call.id).member("type", type);
+    json.key(type).begin_object();
     if (!call.name.empty()) json.member("name", call.name);
-    json.member("arguments", call.arguments).end_object().end_object();
+    json.member(call.is_custom ? "input" : "arguments", call.arguments).end_object().end_object();
   }
   json.end_array();
 }

@@ -1,5 +1,8 @@
 #include "server/openai/tools.h"
 
+#include <algorithm>
+
+#include "server/openai/custom_tools.h"
 #include "text/unicode.h"
 
 namespace millrace::server::openai {
@@ -17,19 +20,67 @@ FieldError read_tool_name(const std::string& path, JsonObject function, std::str
   return bad_request(path, "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxToolName);
 }
 
-/// Returns the inner object of {"type": "function", "function": {…}}.
-FieldError read_function(const std::string& path, Json value, JsonObject& function) {
+/// An object like {"type": "function", "function": {…}} or {"type": "custom", "custom": {…}}.
+struct Typed {
+  JsonObject inner;
+  std::string path;  ///< of the inner object
+  bool is_custom = false;
+};
+
+FieldError read_typed(const std::string& path, Json value, Typed& out) {
   JsonObject object;
   if (!value.get(object)) return wrong_type(path, value, "an object");
   std::string_view type = "function";
   if (Json given; object["type"].get(given) && !given.get(type)) {
     return wrong_type(path + ".type", given, "a string");
   }
-  if (type != "function") {
-    return bad_request(path, "{}.type: found '{}', wanted 'function'", path, type.substr(0, 64));
+  if (type != "function" && type != "custom") {
+    return bad_request(path, "{}.type: found '{}', wanted 'function' or 'custom'", path, type.substr(0, 64));
   }
-  if (object["function"].get(function)) return std::nullopt;
-  return bad_request(path, "{}.function: missing, or no object", path);
+  out.is_custom = type == "custom";
+  out.path = fmt::format("{}.{}", path, type);
+  if (object[type].get(out.inner)) return std::nullopt;
+  return bad_request(path, "{}: missing, or no object", out.path);
+}
+
+/// Reads {"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}.
+FieldError read_allowed_tools(JsonObject choice, Conversation& conversation) {
+  JsonObject allowed;
+  JsonArray tools;
+  std::string_view mode;
+  if (!choice["allowed_tools"].get(allowed)) {
+    return wrong_type("tool_choice.allowed_tools", choice["allowed_tools"], "an object");
+  }
+  if (!allowed["mode"].get(mode) || (mode != "auto" && mode != "required")) {
+    return bad_request("tool_choice", "tool_choice.allowed_tools.mode: found {}, wanted auto or required",
+                       describe(allowed["mode"]));
+  }
+  if (!allowed["tools"].get(tools)) {
+    return wrong_type("tool_choice.allowed_tools.tools", allowed["tools"], "an array of tools");
+  }
+  conversation.tool_choice = mode == "required" ? ToolChoice::kRequired : ToolChoice::kAuto;
+  std::vector<std::string>& names = conversation.allowed_tools.emplace();
+  for (const Json item : tools) {
+    Typed tool;
+    const std::string path = fmt::format("tool_choice.allowed_tools.tools[{}]", names.size());
+    if (FieldError field_error = read_typed(path, item, tool)) return field_error;
+    if (FieldError field_error = read_tool_name(tool.path, tool.inner, names.emplace_back())) return field_error;
+  }
+  return std::nullopt;
+}
+
+/// Reads a custom tool, and appends the function that the model is shown in its place.
+FieldError read_custom(JsonObject custom, Tool& tool, std::string& shown) {
+  std::string description;
+  if (const Json given = custom["description"]; !given.is_missing() && !given.is_null()) {
+    if (FieldError field_error = read_string(tool.path + ".description", given, description)) return field_error;
+  }
+  if (FieldError field_error = read_custom_format(tool.path, custom, tool, description)) return field_error;
+  JsonWriter json(shown);
+  json.begin_object().member("type", "function").key("function").begin_object().member("name", tool.name);
+  if (!description.empty()) json.member("description", description);
+  json.key("parameters").raw(custom_parameters()).end_object().end_object();
+  return std::nullopt;
 }
 
 FieldError read_parameters(JsonObject function, Tool& tool) {
@@ -63,16 +114,19 @@ FieldError read_tool_calls(const std::string& path, Json value, std::vector<Mess
   for (const Json item : array) {
     const std::string item_path = fmt::format("{}[{}]", path, calls.size());
     MessageToolCall& call = calls.emplace_back();
-    JsonObject function;
-    if (FieldError field_error = read_function(item_path, item, function)) return field_error;
-    const std::string function_place = item_path + ".function";
-    if (FieldError field_error = read_tool_name(function_place, function, call.name)) return field_error;
+    Typed typed;
+    if (FieldError field_error = read_typed(item_path, item, typed)) return field_error;
+    if (FieldError field_error = read_tool_name(typed.path, typed.inner, call.name)) return field_error;
     Json member;
-    if (function["arguments"].get(member) && !member.is_null()) {
+    if (typed.is_custom) {
+      std::string input;
+      if (FieldError field_error = read_string(typed.path + ".input", typed.inner["input"], input)) return field_error;
+      call.arguments = custom_arguments(input);
+    } else if (typed.inner["arguments"].get(member) && !member.is_null()) {
       // What is no text goes to the template as JSON.
       if (!member.is_string()) {
         call.arguments = to_json(member);
-      } else if (FieldError field_error = read_string(function_place + ".arguments", member, call.arguments)) {
+      } else if (FieldError field_error = read_string(typed.path + ".arguments", member, call.arguments)) {
         return field_error;
       }
     }
@@ -86,25 +140,35 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
   JsonArray array;
   if (!value.get(array)) return wrong_type(name, value, "an array of tools");
   conversation.tools.clear();
+  std::string shown;
   for (const Json item : array) {
     const std::string path = fmt::format("tools[{}]", conversation.tools.size());
-    JsonObject function;
-    if (FieldError field_error = read_function(path, item, function)) return field_error;
+    Typed typed;
+    if (FieldError field_error = read_typed(path, item, typed)) return field_error;
+    const JsonObject function = typed.inner;
     Tool& tool = conversation.tools.emplace_back();
-    tool.path = path + ".function";
+    tool.path = std::move(typed.path);
     if (FieldError field_error = read_tool_name(tool.path, function, tool.name)) return field_error;
+    shown += shown.empty() ? '[' : ',';
+    if (typed.is_custom) {
+      if (FieldError field_error = read_custom(function, tool, shown)) return field_error;
+      continue;
+    }
+    shown += to_json(item);
     Json strict;
     if (function["strict"].get(strict) && !strict.is_null()) {
       if (FieldError field_error = read_bool(tool.path + ".strict", strict, tool.is_strict)) return field_error;
     }
     if (FieldError field_error = read_parameters(function, tool)) return field_error;
   }
-  conversation.tools_json = conversation.tools.empty() ? std::string() : to_json(value);
+  if (!shown.empty()) shown += ']';
+  conversation.tools_json = std::move(shown);
   return std::nullopt;
 }
 
 FieldError read_tool_choice(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   std::string_view word;
+  conversation.allowed_tools.reset();
   if (value.get(word)) {
     if (word != "auto" && word != "none" && word != "required") {
       return bad_request(name, "{}: found '{}', wanted auto, none, required, or a function", name, word.substr(0, 64));
@@ -114,19 +178,43 @@ FieldError read_tool_choice(std::string_view name, Json value, const RequestLimi
     if (word == "required") conversation.tool_choice = ToolChoice::kRequired;
     return std::nullopt;
   }
+  JsonObject object;
+  if (value.get(object) && object["type"].get(word) && word == "allowed_tools") {
+    return read_allowed_tools(object, conversation);
+  }
   conversation.tool_choice = ToolChoice::kNamed;
-  JsonObject function;
-  if (FieldError field_error = read_function(std::string(name), value, function)) return field_error;
-  return read_tool_name("tool_choice.function", function, conversation.chosen_tool);
+  Typed typed;
+  if (FieldError field_error = read_typed(std::string(name), value, typed)) return field_error;
+  return read_tool_name(typed.path, typed.inner, conversation.chosen_tool);
+}
+
+FieldError restrict_tools(Conversation& conversation) {
+  if (!conversation.allowed_tools) return std::nullopt;
+  const std::vector<std::string>& names = *conversation.allowed_tools;
+  for (const std::string& name : names) {
+    if (std::ranges::find(conversation.tools, name, &Tool::name) != conversation.tools.end()) continue;
+    return bad_request("tool_choice", "tool_choice.allowed_tools: '{}' is not among the tools", name);
+  }
+  std::erase_if(conversation.tools,
+                [&](const Tool& tool) { return std::ranges::find(names, tool.name) == names.end(); });
+  conversation.restricts_tools = true;
+  return std::nullopt;
 }
 
 void describe_tools(SchemaWriter& schema) {
   schema.type("array");
   schema.json().key("items").raw(
-      R"({"type":"object","required":["function"],"properties":{"type":{"const":"function"},)"
+      R"({"anyOf":[{"type":"object","required":["function"],"properties":{"type":{"const":"function"},)"
       R"("function":{"type":"object","required":["name"],"properties":{)"
       R"("name":{"type":"string","minLength":1,"maxLength":256},"parameters":{"type":["object","null"]},)"
-      R"("strict":{"type":["boolean","null"],"description":"Calls of it are held to its parameters"}}}}})");
+      R"("strict":{"type":["boolean","null"],"description":"Calls of it are held to its parameters"}}}}},)"
+      R"({"type":"object","required":["type","custom"],"properties":{"type":{"const":"custom"},)"
+      R"("custom":{"type":"object","required":["name"],"properties":{)"
+      R"("name":{"type":"string","minLength":1,"maxLength":256},"description":{"type":["string","null"]},)"
+      R"("format":{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"properties":{)"
+      R"("type":{"const":"text"}}},{"type":"object","required":["type","grammar"],"properties":{)"
+      R"("type":{"const":"grammar"},"grammar":{"type":"object","required":["syntax","definition"],"properties":{)"
+      R"("syntax":{"enum":["lark","regex"]},"definition":{"type":"string"}}}}}]}}}}}]})");
 }
 
 void describe_tool_choice(SchemaWriter& schema) {
@@ -134,7 +222,14 @@ void describe_tool_choice(SchemaWriter& schema) {
       R"([{"enum":["auto","none","required",null]},)"
       R"({"type":"object","required":["function"],"properties":{"type":{"const":"function"},)"
       R"("function":{"type":"object","required":["name"],"properties":{)"
-      R"("name":{"type":"string","minLength":1,"maxLength":256}}}}}])");
+      R"("name":{"type":"string","minLength":1,"maxLength":256}}}}},)"
+      R"({"type":"object","required":["type","custom"],"properties":{"type":{"const":"custom"},)"
+      R"("custom":{"type":"object","required":["name"],"properties":{)"
+      R"("name":{"type":"string","minLength":1,"maxLength":256}}}}},)"
+      R"({"type":"object","required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},)"
+      R"("allowed_tools":{"type":"object","required":["mode","tools"],"properties":{)"
+      R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","description":"Of the tools",)"
+      R"("items":{"type":"object"}}}}}}])");
 }
 
 }  // namespace millrace::server::openai

@@ -13,6 +13,8 @@ namespace millrace::server::openai {
                                     Conversation& conversation);
 [[nodiscard]] FieldError read_tool_choice(std::string_view name, Json value, const RequestLimits&,
                                           Conversation& conversation);
+/// Leaves the tools that tool_choice allows, once all members are read.
+[[nodiscard]] FieldError restrict_tools(Conversation& conversation);
 void describe_tools(SchemaWriter& schema);
 void describe_tool_choice(SchemaWriter& schema);
 

@@ -129,7 +129,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(const std::string& body, const
     return TokenizeRequest(std::move(fields));
   }
   if (conversation.messages.empty()) return bad_request("prompt", "prompt: missing, as is messages");
-  if (FieldError field_error = check_conversation(conversation)) return *field_error;
+  if (FieldError field_error = finish_conversation(conversation)) return *field_error;
   fields.input = std::move(conversation);
   return TokenizeRequest(std::move(fields));
 }
@@ -157,7 +157,7 @@ ApiResult<Conversation> parse_template_request(const std::string& body, const Re
           read_members<Conversation>(document.object(), limits, conversation, conversation_fields())) {
     return *field_error;
   }
-  if (FieldError field_error = check_conversation(conversation)) return *field_error;
+  if (FieldError field_error = finish_conversation(conversation)) return *field_error;
   return conversation;
 }
 

@@ -167,16 +167,14 @@ void EventWriter::take_call(std::string& out, const ToolCallDelta& call) {
     if (origin != input_->origins.end()) {
       item.name = origin->second.name;
       item.name_space = origin->second.name_space;
-      if (origin->second.is_custom) item.kind = ItemKind::kCustomCall;
     }
+    if (call.is_custom) item.kind = ItemKind::kCustomCall;
     close_item(out, ItemStatus::kCompleted);
     item.id = next_item_id(item.kind);
     open_item(out, std::move(item));
     open_call_ = call.index;
-    if (is_open(ItemKind::kCustomCall)) custom_.emplace();
   }
-  const std::string piece = custom_ ? custom_->push(call.arguments) : call.arguments;
-  if (!piece.empty()) extend_item(out, piece, {});
+  if (!call.arguments.empty()) extend_item(out, call.arguments, {});
 }
 
 void EventWriter::open_item(std::string& out, OutputItem item) {
@@ -205,11 +203,6 @@ void EventWriter::extend_item(std::string& out, std::string_view piece, std::vec
 
 void EventWriter::close_item(std::string& out, ItemStatus status) {
   if (!std::exchange(has_open_item_, false)) return;
-  if (custom_) {
-    const std::string rest = custom_->finish();
-    if (!rest.empty()) extend_item(out, rest, {});
-  }
-  custom_.reset();
   open_call_.reset();
   OutputItem& item = items_.back();
   const EventNames names = names_of(item.kind);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "server/openai/response_writer.h"
-#include "server/responses/custom_input.h"
 #include "server/responses/request.h"
 #include "server/responses/response_object.h"
 #include "server/responses/store.h"
@@ -76,7 +75,6 @@ class EventWriter final : public openai::ResponseWriter {
   std::vector<OutputItem> items_;
   bool has_open_item_ = false;         ///< the last one
   std::optional<uint32_t> open_call_;  ///< the index of the call that the open item is
-  std::optional<CustomInput> custom_;  ///< of the open item, if it is a custom call
   std::string held_space_;             ///< white space that becomes a message only if more text follows
   std::vector<ScoredToken> held_logprobs_;
   std::optional<sched::FinishReason> finish_;

@@ -4,6 +4,8 @@
 #include <array>
 
 #include "base/log.h"
+#include "server/openai/custom_tools.h"
+#include "server/openai/media.h"
 #include "server/responses/tools.h"
 #include "text/unicode.h"
 
@@ -14,6 +16,7 @@ using openai::bad_request;
 using openai::ChatMessage;
 using openai::FieldError;
 using openai::Json;
+using openai::Medium;
 using openai::read_string;
 using openai::wrong_type;
 
@@ -58,14 +61,18 @@ FieldError read_required(const std::string& path, JsonObject item, std::string_v
   return read_string(fmt::format("{}.{}", path, key), value, out);
 }
 
-/// Reads one content part, whose text has the name "text" or "refusal".
-FieldError read_part(const std::string& path, Json part, std::string& text) {
+/// Reads one content part, whose text has the name "text" or "refusal". A null `medium` refuses everything but texts.
+FieldError read_part(const std::string& path, Json part, std::string& text, std::optional<Medium>* medium) {
   constexpr std::array<std::string_view, 6> kTextParts = {"input_text",   "output_text",    "text",
                                                           "summary_text", "reasoning_text", "refusal"};
   JsonObject object;
   std::string_view type;
   if (!part.get(object)) return wrong_type(path, part, "an object");
   if (!object["type"].get(type)) return bad_request(path, "{}: a content part has no type", path);
+  if (const std::string_view word = openai::medium_of_type(type); medium != nullptr && !word.empty()) {
+    text = openai::replace_medium(word, path, *medium);
+    return std::nullopt;
+  }
   if (std::ranges::find(kTextParts, type) == kTextParts.end()) {
     return bad_request(path, "{}: content parts of type '{}' are not supported, only texts are", path,
                        type.substr(0, 64));
@@ -74,14 +81,15 @@ FieldError read_part(const std::string& path, Json part, std::string& text) {
 }
 
 /// Reads a text, or an array of text parts, which `separator` joins.
-FieldError read_parts(const std::string& path, Json value, std::string_view separator, std::string& content) {
+FieldError read_parts(const std::string& path, Json value, std::string_view separator, std::string& content,
+                      std::optional<Medium>* medium) {
   JsonArray parts;
   if (value.is_string()) return read_string(path, value, content);
   if (!value.get(parts)) return wrong_type(path, value, "a string or an array of content parts");
   size_t index = 0;
   for (const Json part : parts) {
     std::string text;
-    if (FieldError field_error = read_part(fmt::format("{}[{}]", path, index), part, text)) return field_error;
+    if (FieldError field_error = read_part(fmt::format("{}[{}]", path, index), part, text, medium)) return field_error;
     if (index++ > 0) content += separator;
     content += text;
   }
@@ -148,12 +156,15 @@ FieldError InputConverter::add_message(const std::string& path, JsonObject item)
   const bool is_missing = is_absent(content);
   if (is_missing && role != "assistant") return bad_request(path + ".content", "{}.content: missing", path);
   std::string text;
+  std::optional<Medium> medium;
   const std::string_view separator = role == "assistant" ? "" : "\n";
   FieldError content_error;
-  if (!is_missing) content_error = read_parts(path + ".content", content, separator, text);
+  if (!is_missing) content_error = read_parts(path + ".content", content, separator, text, &medium);
   if (content_error) return content_error;
   if (role == "assistant") {
-    join(assistant().content, text, "\n");
+    ChatMessage& message = assistant();
+    join(message.content, text, "\n");
+    if (!message.medium) message.medium = std::move(medium);
     conversation_.continue_final_message = is_unfinished(item);
     conversation_.add_generation_prompt = !conversation_.continue_final_message;
     return std::nullopt;
@@ -163,6 +174,7 @@ FieldError InputConverter::add_message(const std::string& path, JsonObject item)
   message.role = is_system ? "system" : role;
   message.content_kind = ChatMessage::Content::kText;
   message.content = std::move(text);
+  message.medium = std::move(medium);
   return std::nullopt;
 }
 
@@ -170,11 +182,11 @@ FieldError InputConverter::add_reasoning(const std::string& path, JsonObject ite
   std::string text;
   const Json content = item["content"];
   if (!is_absent(content)) {
-    if (FieldError field_error = read_parts(path + ".content", content, "", text)) return field_error;
+    if (FieldError field_error = read_parts(path + ".content", content, "", text, nullptr)) return field_error;
   }
   const Json summary = item["summary"];
   if (text.empty() && !is_absent(summary)) {
-    if (FieldError field_error = read_parts(path + ".summary", summary, "\n", text)) return field_error;
+    if (FieldError field_error = read_parts(path + ".summary", summary, "\n", text, nullptr)) return field_error;
   }
   if (!text.empty()) join(assistant().reasoning, text, "\n");
   return std::nullopt;
@@ -202,7 +214,7 @@ FieldError InputConverter::add_call(const std::string& path, JsonObject item, bo
     return field_error;
   }
   if (is_custom) {
-    JsonWriter(call.arguments).begin_object().member("input", text).end_object();
+    call.arguments = openai::custom_arguments(text);
   } else {
     call.arguments = std::move(text);
   }
@@ -217,7 +229,9 @@ FieldError InputConverter::add_call_output(const std::string& path, JsonObject i
   if (FieldError field_error = read_required(path, item, "call_id", message.tool_call_id)) return field_error;
   const Json output = item["output"];
   if (is_absent(output)) return bad_request(path + ".output", "{}.output: missing", path);
-  if (FieldError field_error = read_parts(path + ".output", output, "\n", message.content)) return field_error;
+  if (FieldError field_error = read_parts(path + ".output", output, "\n", message.content, &message.medium)) {
+    return field_error;
+  }
   conversation_.messages.push_back(std::move(message));
   is_within_assistant_ = false;
   return std::nullopt;

@@ -16,7 +16,6 @@ class ResponseStore;
 struct ToolOrigin {
   std::string name;
   std::string name_space;  ///< empty: the tool is in none
-  bool is_custom = false;  ///< its calls carry a text instead of JSON
 };
 
 /// The tools of a request by the names that the model is shown.

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "server/openai/field.h"
+#include "server/openai/media.h"
 #include "server/responses/input_items.h"
 #include "server/responses/request.h"
 #include "server/responses/request_fields.h"
@@ -106,6 +107,7 @@ FieldError check_relations(const RequestFields& fields) {
     return bad_request("background", "background: allowed only with store true, since the response is fetched later");
   }
   if (conversation.messages.empty()) return bad_request("input", "input: missing, or without an item for the model");
+  if (FieldError field_error = openai::check_media(conversation)) return field_error;
   if (conversation.forces_call() && conversation.continue_final_message) {
     return bad_request("tool_choice", "tool_choice: only auto or none where the last item is unfinished");
   }

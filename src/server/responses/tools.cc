@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/log.h"
+#include "server/openai/custom_tools.h"
 #include "text/unicode.h"
 
 namespace millrace::server::responses {
@@ -117,30 +118,15 @@ FieldError ToolReader::read_function(const std::string& path, JsonObject object,
 
 /// Reads a tool whose calls are a text. The model is shown a function of one string.
 FieldError ToolReader::read_custom(const std::string& path, JsonObject object, std::string_view name_space) {
-  constexpr std::string_view kParameters =
-      R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
   std::string name;
   std::string description;
   if (FieldError field_error = read_name(path, object, name)) return field_error;
   if (FieldError field_error = read_text_member(path, object, "description", description)) return field_error;
-  JsonObject format;
-  if (object["format"].get(format)) {
-    std::string syntax;
-    std::string definition;
-    if (FieldError field_error = read_text_member(path + ".format", format, "syntax", syntax)) return field_error;
-    if (FieldError field_error = read_text_member(path + ".format", format, "definition", definition)) {
-      return field_error;
-    }
-    if (!definition.empty()) {
-      description += fmt::format("{}The input has to match this {} grammar:\n{}", description.empty() ? "" : "\n\n",
-                                 syntax, definition);
-    }
-  }
   Tool tool;
-  tool.parameters = kParameters;
   tool.path = path;
-  ToolOrigin origin{.name = std::move(name), .name_space = std::string(name_space), .is_custom = true};
-  return add(std::move(tool), std::move(origin), description, kParameters);
+  if (FieldError field_error = openai::read_custom_format(path, object, tool, description)) return field_error;
+  ToolOrigin origin{.name = std::move(name), .name_space = std::string(name_space)};
+  return add(std::move(tool), std::move(origin), description, openai::custom_parameters());
 }
 
 FieldError ToolReader::read_namespace(const std::string& path, JsonObject object) {

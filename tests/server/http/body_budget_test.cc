@@ -32,7 +32,8 @@ std::string padded(size_t bytes, std::string_view prompt = "p") {
 }
 
 std::string head_for(size_t body_bytes, std::string_view more_headers = {}) {
-  return fmt::format("POST /v1/completions HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n", more_headers, body_bytes);
+  return fmt::format("POST /v1/completions HTTP/1.1\r\nHost: h\r\n{}Content-Length: {}\r\n\r\n", more_headers,
+                     body_bytes);
 }
 
 size_t used_bytes(const TestServer& server) {
@@ -106,7 +107,7 @@ TEST_CASE("A chunked body is refused when there is no room for the rest") {
   send_all_but(large, padded(kLarge), 800'000);
   REQUIRE(eventually_uses(server, 800'000 - BodyBudget::kUnchargedBytes));
   Client chunked(server.port);
-  chunked.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 4; ++i) chunked.send(fmt::format("{:x}\r\n{}\r\n", 100'000, std::string(100'000, ' ')));
   check_refusal(chunked.read());
   CHECK(eventually_uses(server, 800'000 - BodyBudget::kUnchargedBytes));

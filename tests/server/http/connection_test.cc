@@ -43,7 +43,7 @@ TEST_CASE("Pipelined requests are answered in order") {
   for (int i = 0; i < 4; ++i) {
     const std::string json = fmt::format(R"({{"prompt":"p","stream":{}}})", i % 2 == 0 ? "true" : "false");
     bytes += post_bytes("/v1/completions", json);
-    bytes += "GET /version HTTP/1.1\r\n\r\n";
+    bytes += "GET /version HTTP/1.1\r\nHost: h\r\n\r\n";
   }
   client.send(bytes);
   for (int i = 0; i < 4; ++i) {
@@ -91,13 +91,13 @@ TEST_CASE("A client that waits for 100 gets it or a refusal at once") {
   TestServer server;
   Client client(server.port);
   const std::string json = R"({"prompt":"p"})";
-  client.send(
-      fmt::format("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n", json.size()));
+  client.send(fmt::format(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n", json.size()));
   REQUIRE(client.read().status == 100);
   client.send(json);
   CHECK(client.read().status == 200);
   Client refused(server.port);
-  refused.send("POST /nowhere HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
+  refused.send("POST /nowhere HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
   CHECK(refused.read().status == 404);
   CHECK(refused.at_end());
 }
@@ -113,7 +113,7 @@ TEST_CASE("Bodies and headers beyond the limits are refused readably") {
   CHECK(ParsedJson(reply.body).is_null("/error/code"));
   writer.join();
   Client endless(server.port);
-  endless.send("GET / HTTP/1.1\r\n");
+  endless.send("GET / HTTP/1.1\r\nHost: h\r\n");
   for (int i = 0; i < 1000; ++i) {
     if (!endless.send(fmt::format("X-{}: {}\r\n", i, std::string(100, 'y')))) break;
   }
@@ -135,7 +135,7 @@ TEST_CASE("Slow headers and slow bodies are cut off") {
   slow.close_sending();
   drip.join();
   Client body(server.port);
-  body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 10\r\n\r\n{");
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{");
   CHECK(body.read().status == 408);
 }
 
@@ -189,14 +189,47 @@ TEST_CASE("A client that goes away aborts its request") {
   CHECK_THAT(server.get("/metrics").body, Catch::Contains("client_disconnects_total{model_name=\"fake\"} 6\n"));
 }
 
-TEST_CASE("A half-closed connection counts as gone") {
+TEST_CASE("A client that ends its sending side gets its answers") {
   TestServer server;
-  hang_after(server, "ab");
-  Client client(server.port);
-  client.send(post_bytes("/v1/completions", kHanging));
-  REQUIRE(client.read_until("\"text\":\"b\""));
-  client.close_sending();
-  CHECK(server.engine.wait_until_idle());
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 5ms}; };
+  constexpr const char* kWhole = R"({"prompt":"p"})";
+  constexpr const char* kStream = R"({"prompt":"p","stream":true})";
+  for (const char* json : {kWhole, kStream}) {
+    Client client(server.port);
+    client.send(post_bytes("/v1/completions", json) + post_bytes("/v1/completions", kStream));
+    client.close_sending();
+    for (int i = 0; i < 2; ++i) {
+      HttpReply reply = client.read();
+      if (reply.status == 100) reply = client.read();
+      CHECK(reply.status == 200);
+      if (i == 1) CHECK(reply.events().back() == "[DONE]");
+    }
+    CHECK(client.at_end());
+    Client old(server.port);
+    old.send(fmt::format("POST /v1/completions HTTP/1.0\r\nContent-Length: {}\r\n\r\n{}", strlen(json), json));
+    old.close_sending();
+    // HTTP/1.0 has no interim responses.
+    CHECK(old.read().status == 200);
+  }
+  CHECK(server.engine.destroyed_early == 0);
+}
+
+TEST_CASE("A client that closes after it ended its sending side is gone") {
+  server::ServerOptions options;
+  options.comment_interval = 20ms;
+  TestServer server(options);
+  for (const char* shown : {"", "ab"}) {
+    hang_after(server, shown);
+    Client client(server.port);
+    client.send(post_bytes("/v1/completions", kHanging));
+    REQUIRE(server.engine.wait_until_live(1));
+    if (*shown != '\0') REQUIRE(client.read_until("\"text\":\"b\""));
+    client.close_sending();
+    REQUIRE(client.read_until("\r\n:\n\n\r\n3\r\n:\n\n\r\n"));
+    CHECK(server.engine.live == 1);
+    client.close();
+    CHECK(server.engine.wait_until_idle());
+  }
 }
 
 TEST_CASE("A queued request whose client goes away is aborted") {

@@ -152,7 +152,7 @@ TEST_CASE("A malformed request and a refused head end the connection") {
   CHECK(malformed.header("Connection") == "close");
   CHECK(garbage.at_end());
   Client refused(server.port);
-  refused.send("POST /refused HTTP/1.1\r\nContent-Length: 1000\r\n\r\n");
+  refused.send("POST /refused HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
   CHECK(refused.read().status == 403);
   CHECK(refused.at_end());
 }

@@ -230,12 +230,13 @@ TEST_CASE("Blocks that are no text are refused by name") {
   const auto image = parse("", R"("messages":[{"role":"user","content":[{"type":"image"}]}])");
   CHECK(image.error().status == 400);
   CHECK_THAT(image.error().message, Mentions("messages[0].content[0]", "image"));
-  CHECK(block_outcome(R"({"type":"document","source":{"type":"base64","data":""}})") ==
-        "messages[0].content[0].source");
+  CHECK(block_outcome(R"({"type":"document","source":{"type":"base64","data":""}})") == "messages[0].content[0]");
+  CHECK(block_outcome(R"({"type":"document","source":{"type":"fax"}})") == "messages[0].content[0].source");
   CHECK(block_outcome(R"({"type":"document"})") == "messages[0].content[0].source");
   CHECK(block_outcome(R"({"type":"tool_use","id":"i","name":"f","input":{}})") == "messages[0].content[0]");
   CHECK(block_outcome(R"({"type":"tool_result"})") == "messages[0].content[0].tool_use_id");
-  CHECK(block_outcome(R"({"type":"tool_result","tool_use_id":"i","content":[{"type":"image"}]})") ==
+  CHECK(block_outcome(R"({"type":"image"})", "assistant") == "messages[0].content[0]");
+  CHECK(block_outcome(R"({"type":"tool_result","tool_use_id":"i","content":[{"type":"surprise"}]})") ==
         "messages[0].content[0].content[0]");
   CHECK(block_outcome(R"({"type":"tool_use","id":"i","name":"f","input":"{}"})", "assistant") ==
         "messages[0].content[0].input");
@@ -246,6 +247,28 @@ TEST_CASE("Blocks that are no text are refused by name") {
   CHECK(outcome("", R"("messages":[{"role":"tool","content":"a"}])") == "messages[0].role");
   CHECK(outcome("", R"("messages":[{"content":"a"}])") == "messages[0].role");
   CHECK(outcome("", R"("messages":[{"role":"user"}])") == "messages[0].content");
+}
+
+TEST_CASE("Image blocks of tools and of earlier messages become notes") {
+  const std::string note = "[image left out: this model reads text only]";
+  const std::string pdf = R"({"type":"document","title":"T","source":{"type":"base64","data":"aGk="}})";
+  const std::string image = R"({"type":"image","source":{"type":"base64","media_type":"image/png","data":"aGk="}})";
+  const auto result = [&](const std::string& blocks, const std::string& more = "") {
+    return conversation_of(fmt::format(
+        R"({{"role":"user","content":[{{"type":"tool_result","tool_use_id":"t","content":[{}]}}{}]}})", blocks, more));
+  };
+  CHECK(result(image) == "tool:<t>" + note + "|");
+  CHECK(result(R"({"type":"text","text":"a"},)" + image + "," + image) == "tool:<t>a\n" + note + "\n" + note + "|");
+  CHECK(result(R"({"type":"document","source":{"type":"content","content":[{"type":"image"}]}})") ==
+        "tool:<t>" + note + "|");
+  // Claude Code puts the pages that it read next to the result.
+  CHECK(result(R"({"type":"text","text":"a"})", "," + pdf + "," + image) ==
+        "tool:<t>a|user:T\n[document left out: this model reads text only]\n" + note + "|");
+  const std::string asked =
+      fmt::format(R"({{"role":"user","content":[{}]}},{{"role":"assistant","content":"b"}})", image);
+  CHECK(conversation_of(asked + R"(,{"role":"user","content":"c"})") == "user:" + note + "|assistant:b|user:c|");
+  // The assistant's text is the beginning of the answer to the image.
+  CHECK(outcome("", fmt::format(R"("messages":[{}])", asked)) == "messages[0].content[0]");
 }
 
 TEST_CASE("Tools are shown as functions and server tools left out") {

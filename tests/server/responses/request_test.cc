@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "server/recorded.h"
@@ -153,6 +154,26 @@ TEST_CASE("Input items get an id and a type") {
   CHECK(request.input[2] == R"({"type":"message","id":"msg_own","role":"user","content":"x"})");
 }
 
+TEST_CASE("Image parts of tools and of earlier items become notes") {
+  const std::string image = R"({"type":"input_image","image_url":"data:image/png;base64,aGk="})";
+  const std::string call = R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}"})";
+  ResponsesRequest request = with_items(fmt::format(
+      R"({},{{"type":"function_call_output","call_id":"c","output":[{{"type":"input_text","text":"a"}},{}]}})", call,
+      image));
+  CHECK(request.conversation.messages.back().content == "a\n[image left out: this model reads text only]");
+  // The store keeps what was sent.
+  CHECK_THAT(request.input.back(), Catch::Contains("base64,aGk="));
+  // Older versions of Codex send the image of view_image in a message after the result.
+  request = with_items(fmt::format(
+      R"({},{{"type":"function_call_output","call_id":"c","output":"ok"}},{{"role":"user","content":[{}]}})", call,
+      image));
+  CHECK(request.conversation.messages.back().content == "[image left out: this model reads text only]");
+  request = with_items(fmt::format(
+      R"({{"role":"user","content":[{}]}},{{"role":"assistant","content":"b"}},{{"role":"user","content":"c"}})",
+      image));
+  CHECK(request.conversation.messages.front().content == "[image left out: this model reads text only]");
+}
+
 TEST_CASE("Bad items are refused by their path") {
   const auto check = [](std::string_view item, std::string_view param) {
     check_refusal(fmt::format(R"({{"input":[{{"role":"user","content":"x"}},{}]}})", item), 400, param);
@@ -187,7 +208,8 @@ TEST_CASE("Functions namespaces and custom tools are shown as functions") {
         R"({"type":"string"}},"required":["input"],"additionalProperties":false}}},)"
         R"({"type":"function","function":{"name":"b__go"}}])");
   CHECK(request.conversation.tools.size() == 4);
-  CHECK(request.origins.at("a__do").is_custom);
+  CHECK(request.conversation.tools[2].is_custom);
+  CHECK_FALSE(request.conversation.tools[1].is_custom);
   CHECK(request.origins.at("a__do").name == "do");
   CHECK(request.origins.at("b__go").name_space == "b");
 }
@@ -197,6 +219,9 @@ TEST_CASE("The grammar of a custom tool is in its description") {
       with_tools(R"({"type":"custom","name":"p","description":"D","format":{"type":"grammar","syntax":"lark",)"
                  R"("definition":"x: y"}})");
   CHECK_THAT(request.conversation.tools_json, Catch::Contains("D\\n\\n") && Catch::Contains("lark grammar:\\nx: y"));
+  REQUIRE(request.conversation.tools[0].input);
+  CHECK(request.conversation.tools[0].input->syntax == openai::InputGrammar::Syntax::kLark);
+  CHECK(request.conversation.tools[0].input->definition == "x: y");
 }
 
 TEST_CASE("Bad tools are refused") {
@@ -210,6 +235,9 @@ TEST_CASE("Bad tools are refused") {
   check(R"({"type":"function","name":"f","parameters":1})", "tools[0].parameters");
   check(R"({"type":"function","name":"f","strict":1})", "tools[0].strict");
   check(R"({"type":"function","name":"f"},{"type":"custom","name":"f"})", "tools");
+  check(R"({"type":"custom","name":"f","format":{"type":"xml"}})", "tools");
+  check(R"({"type":"custom","name":"f","format":{"type":"grammar","syntax":"gbnf","definition":"x"}})", "tools");
+  check(R"({"type":"custom","name":"f","format":{"type":"grammar","syntax":"lark"}})", "tools[0].format.definition");
   check(R"({"type":"namespace","name":"f"})", "tools[0].tools");
   check(R"({"type":"namespace","name":"f","tools":[{"type":"namespace","name":"g","tools":[]}]})",
         "tools[0].tools[0].type");
@@ -311,7 +339,8 @@ TEST_CASE("Recorded requests of agents are accepted") {
   }
   const ResponsesRequest known = parsed(read_recorded("codex_known_model"));
   CHECK(known.origins.size() == 3);
-  CHECK(known.origins.at("apply_patch").is_custom);
+  CHECK(std::ranges::count_if(known.conversation.tools,
+                              [](const openai::Tool& tool) { return tool.input.has_value(); }) == 1);
   const ResponsesRequest history = parsed(read_recorded("codex_turn_namespace_history"));
   CHECK(history.conversation.messages.back().role == "tool");
   CHECK((history.conversation.messages.end() - 2)->tool_calls[0].name == "multi_agent_v1__close_agent");

@@ -1,8 +1,8 @@
-#include "server/responses/custom_input.h"
+#include "server/openai/custom_input.h"
 
 #include <catch2/catch.hpp>
 
-using millrace::server::responses::CustomInput;
+using millrace::server::openai::CustomInput;
 
 namespace {
 

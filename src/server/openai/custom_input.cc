@@ -1,11 +1,11 @@
-#include "server/responses/custom_input.h"
+#include "server/openai/custom_input.h"
 
 #include <charconv>
 
 #include "base/json_value.h"
 #include "base/utf8.h"
 
-namespace millrace::server::responses {
+namespace millrace::server::openai {
 namespace {
 
 constexpr uint32_t kReplacement = 0xfffd;
@@ -115,4 +115,4 @@ std::string CustomInput::finish() {
   return out;
 }
 
-}  // namespace millrace::server::responses
+}  // namespace millrace::server::openai

@@ -5,7 +5,7 @@
 #include <string_view>
 
 /// Reads the text of a custom tool's call out of the arguments that the model writes.
-namespace millrace::server::responses {
+namespace millrace::server::openai {
 
 /// Decodes {"input": "…"} piece by piece. Arguments that have another form are the input themselves.
 class CustomInput {
@@ -31,4 +31,4 @@ class CustomInput {
   uint32_t high_surrogate_ = 0;  ///< of a pair whose second half is still to come
 };
 
-}  // namespace millrace::server::responses
+}  // namespace millrace::server::openai
