@@ -47,6 +47,7 @@ struct KeptCodes {
   int max_bits = 8;    ///< of codes in memory; others are quantized
 };
 
+/// Returns those that the rules allow.
 [[nodiscard]] KeptCodes kept_codes(const PackingRules& rules, PackedTogether together);
 
 /// Returns whether weights that are packed together can all keep the codes in which they are stored.
