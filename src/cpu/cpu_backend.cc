@@ -92,9 +92,7 @@ class CpuBackend final : public Backend {
     return pack_sharded_fp8_weight(device_, part, shards);
   }
   bool packs_codes() const override { return true; }
-  bool packs_all_codes() const override { return true; }
-  bool mixes_paired_codes() const override { return true; }
-  bool fit_together(std::span<const CodeMatrix> parts) const override { return can_pack_codes(parts); }
+  bool mixes_codes() const override { return true; }
   std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts) override {
     return pack_code_weight(device_, parts);
   }

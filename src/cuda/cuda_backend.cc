@@ -118,8 +118,6 @@ class CudaBackend final : public Backend {
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
   bool packs_codes() const override { return true; }
-  bool packs_all_codes() const override { return true; }
-  bool fit_together(std::span<const CodeMatrix> /*parts*/) const override { return true; }
   std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts) override {
     return loader_.pack_codes(parts);
   }

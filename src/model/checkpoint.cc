@@ -201,19 +201,32 @@ Result<const SafetensorsFile*> Checkpoint::filled_file_of(std::string_view name)
 
 Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
   if (gguf_) return gguf_->prepare(names);
+  std::vector<std::string> stored;
+  for (const std::string& name : names) {
+    for (const std::string& part : weights::companion_names(name)) stored.push_back(stored_name(part));
+    stored.push_back(stored_name(name));
+  }
+  return fetch(stored);
+}
+
+Result<void> Checkpoint::prepare_formats(std::span<const std::string> names) const {
+  if (gguf_) return {};
+  std::vector<std::string> stored;
+  for (const std::string& name : names) {
+    for (const std::string& part : weights::group_index_names(name)) stored.push_back(stored_name(part));
+  }
+  return fetch(stored);
+}
+
+Result<void> Checkpoint::fetch(std::span<const std::string> stored_names) const {
   if (!source_) return {};
   std::vector<FileRange> ranges;
-  for (const std::string& name : names) {
-    std::vector<std::string> parts = weights::companion_names(name);
-    parts.push_back(name);
-    for (const std::string& each : parts) {
-      const std::string stored = stored_name(each);
-      if (!contains_stored(stored)) continue;
-      const auto file = file_of(stored);
-      if (!file) return file.error();
-      const auto [begin, end] = (*file)->byte_range(stored);
-      ranges.push_back({.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end});
-    }
+  for (const std::string& stored : stored_names) {
+    if (!contains_stored(stored)) continue;
+    const auto file = file_of(stored);
+    if (!file) return file.error();
+    const auto [begin, end] = (*file)->byte_range(stored);
+    ranges.push_back({.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end});
   }
   return source_->fetch(ranges);
 }
@@ -279,14 +292,32 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
 Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string_view name, const tensor::Shape& shape,
                                                                      const weights::WeightFormat& format) const {
   if (gguf_) return gguf_->find_weight(name, shape);
-  const auto lookup = [this](const std::string& part) -> Result<weights::RawTensor> {
-    if (!contains(part)) return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", folder_.string(), part);
-    const auto stored = find_stored(part);
-    if (!stored) return stored.error();
-    return weights::RawTensor{
-        .dtype = stored->dtype, .shape = {stored->shape.begin(), stored->shape.end()}, .bytes = stored->bytes};
-  };
+  const auto lookup = [this](const std::string& part) { return find_raw(part, true); };
   auto found = weights::find_stored_weight(lookup, format, std::string(name), shape[0], shape[1]);
+  if (!found) return make_error(found.error().code, "{}: {}", folder_.string(), found.error().message);
+  return found;
+}
+
+Result<weights::RawTensor> Checkpoint::find_raw(const std::string& name, bool has_values) const {
+  const std::string stored = stored_name(name);
+  if (!contains_stored(stored))
+    return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", folder_.string(), name);
+  const auto file = has_values ? filled_file_of(stored) : file_of(stored);
+  if (!file) return file.error();
+  const auto found = (*file)->find_stored(stored);
+  if (!found) return found.error();
+  return weights::RawTensor{
+      .dtype = found->dtype, .shape = {found->shape.begin(), found->shape.end()}, .bytes = found->bytes};
+}
+
+Result<std::optional<weights::StoredFormat>> Checkpoint::find_format(std::string_view name, const tensor::Shape& shape,
+                                                                     const weights::WeightFormat& format) const {
+  if (gguf_) return gguf_->find_format(name, shape);
+  const std::vector<std::string> read = weights::group_index_names(name);
+  const auto lookup = [&](const std::string& part) {
+    return find_raw(part, std::ranges::find(read, part) != read.end());
+  };
+  auto found = weights::find_stored_format(lookup, format, std::string(name), shape[0], shape[1]);
   if (!found) return make_error(found.error().code, "{}: {}", folder_.string(), found.error().message);
   return found;
 }

@@ -70,6 +70,13 @@ class Checkpoint {
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;
+  /// Fetches what find_format() reads of tensors, in few requests.
+  [[nodiscard]] Result<void> prepare_formats(std::span<const std::string> names) const;
+  /// Finds the format of such a weight from headers. With a source it fetches no weight. Errors: those of find(), and
+  /// of weights::find_stored_format.
+  [[nodiscard]] Result<std::optional<weights::StoredFormat>> find_format(std::string_view name,
+                                                                         const tensor::Shape& shape,
+                                                                         const weights::WeightFormat& format) const;
   /// Finds some rows of a plane of MXFP4 blocks. Errors: those of find(), and kData for other shapes, dtypes or scales
   /// that are not finite.
   [[nodiscard]] Result<weights::StoredWeight> find_mxfp4(const Mxfp4Rows& rows) const;
@@ -100,6 +107,10 @@ class Checkpoint {
   [[nodiscard]] std::string stored_name(std::string_view name) const;
   /// Returns the name by which callers know a stored tensor.
   [[nodiscard]] std::string own_name(std::string_view stored) const;
+  /// Fetches tensors under their stored names. Unknown ones are skipped.
+  [[nodiscard]] Result<void> fetch(std::span<const std::string> stored_names) const;
+  /// Finds a tensor of a weight. Its bytes are there with `has_values`. Errors: those of find().
+  [[nodiscard]] Result<weights::RawTensor> find_raw(const std::string& name, bool has_values) const;
   /// Returns the file that holds a tensor, mapped, with the tensor's bytes.
   [[nodiscard]] Result<const SafetensorsFile*> filled_file_of(std::string_view stored_name) const;
   /// Returns the file that holds a tensor, mapped. Without its bytes where there is a source.

@@ -6,9 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "model/quantization.h"
 #include "tensor/backend.h"
 #include "tensor/sum_shards.h"
 #include "tensor/code_matrix.h"
+#include "weights/stored_format.h"
 #include "weights/stored_weight.h"
 
 namespace millrace::model {
@@ -23,25 +25,35 @@ struct CodeSource {
   const weights::StoredWeight* stored = nullptr;  ///< a weight in a format of its own, whose rows are in order
   tensor::TermRange rows;                         ///< of `stored`
   std::optional<tensor::TermRange> columns = {};  ///< of either, where the rank has not all
+  weights::StoredFormat format = {};              ///< of `stored`
+  std::optional<tensor::DType> scale_dtype = {};  ///< of codes that are kept; none: the narrowest
 };
 
-/// How weights are packed together: one above the other, or gate with up and the experts of a layer.
+/// How weights are packed together: one above the other, or gate with up.
 enum class PackedTogether : uint8_t { kStacked, kPaired };
 
-/// Which stored codes can be packed.
-struct KeptCodes {
-  bool all = false;    ///< also those of 8 bits and of groups of 16 columns
-  bool mixed = false;  ///< also several kinds together
-  int max_bits = 8;    ///< of codes in memory; others are quantized
-  bool alike = false;  ///< the types of stored scales alone decide those in memory, so that experts have one
+/// What a backend and the flags of a model allow.
+struct PackingRules {
+  Quantization quantization = Quantization::kNone;
+  bool quantizes_all = true;  ///< a quantization of 8 bits applies to weights that are not stored so
+  bool keeps_fp8 = false;     ///< weights that are stored in E4M3 keep it, without a quantization
+  bool keeps_codes = false;   ///< weights that are stored in codes keep them, without a quantization
+  bool mixes_codes = false;   ///< gate and up, and the experts of a layer, may differ in their kinds of codes
 };
 
-/// Returns whether weights that are packed together can keep the codes in which they are stored. `shards`, unless null,
-/// are those of the columns. `sources` of experts are those of a rank.
-[[nodiscard]] bool can_keep_codes(std::span<const CodeSource> sources, KeptCodes kept, const tensor::SumShards* shards);
+/// Which stored codes can be packed together.
+struct KeptCodes {
+  bool mixed = false;  ///< several kinds
+  int max_bits = 8;    ///< of codes in memory; others are quantized
+};
 
-/// Returns whether two weights are stored in one format, up to their numbers.
-[[nodiscard]] bool are_stored_alike(const CodeSource& left, const CodeSource& right);
+/// Returns those that the rules allow.
+[[nodiscard]] KeptCodes kept_codes(const PackingRules& rules, PackedTogether together);
+
+/// Returns whether weights that are packed together can all keep the codes in which they are stored.
+[[nodiscard]] bool can_keep_codes(std::span<const weights::StoredFormat> formats, KeptCodes kept);
+/// Returns whether a weight in codes can be divided so: shards begin with whole units.
+[[nodiscard]] bool can_divide_codes(const tensor::SumShards& shards);
 
 /// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
 /// 4 bits, and so is NVFP4 unless all are NVFP4. Unless `kept.mixed`, all are quantized if one is. `memory` holds them.

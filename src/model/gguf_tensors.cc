@@ -150,7 +150,21 @@ Result<StoredTensor> GgufTensors::find_stored(std::string_view name) const {
 
 Result<std::optional<weights::StoredWeight>> GgufTensors::find_weight(std::string_view name,
                                                                       const tensor::Shape& shape) const {
-  const auto found = filled(name);
+  const std::string own(name);
+  RETURN_IF_ERROR(prepare({&own, 1}));
+  return describe(name, shape);
+}
+
+Result<std::optional<weights::StoredFormat>> GgufTensors::find_format(std::string_view name,
+                                                                      const tensor::Shape& shape) const {
+  const auto found = describe(name, shape);
+  if (!found) return found.error();
+  return *found ? std::optional(weights::stored_format(**found)) : std::nullopt;
+}
+
+Result<std::optional<weights::StoredWeight>> GgufTensors::describe(std::string_view name,
+                                                                   const tensor::Shape& shape) const {
+  const auto found = mapped(name);
   if (!found) return found.error();
   const gguf::MappedTensor& tensor = **found;
   if (tensor.shape.size() != 2 || tensor.shape[0] != shape[0] || tensor.shape[1] != shape[1])

@@ -16,6 +16,7 @@
 #include "model/range_source.h"
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
+#include "weights/stored_format.h"
 #include "weights/stored_weight.h"
 
 namespace millrace::model {
@@ -43,6 +44,9 @@ class GgufTensors {
   /// for another shape.
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape) const;
+  /// Finds the format of such a matrix from the header. Errors: those of find_weight().
+  [[nodiscard]] Result<std::optional<weights::StoredFormat>> find_format(std::string_view name,
+                                                                         const tensor::Shape& shape) const;
   /// Frees the pages of a tensor; of a joined latent expansion the values, once each of its finders has released it.
   void release(std::string_view name) const;
   [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(std::string(name)); }
@@ -51,6 +55,9 @@ class GgufTensors {
  private:
   GgufTensors() = default;
   [[nodiscard]] Result<const gguf::MappedTensor*> mapped(std::string_view name) const;
+  /// Describes a matrix that find_weight() or find_format() finds. Its bytes need not be there.
+  [[nodiscard]] Result<std::optional<weights::StoredWeight>> describe(std::string_view name,
+                                                                      const tensor::Shape& shape) const;
   /// Returns a tensor whose bytes are there.
   [[nodiscard]] Result<const gguf::MappedTensor*> filled(std::string_view name) const;
 

@@ -13,6 +13,19 @@ using tensor::Fp8Matrix;
 using tensor::HostTensor;
 using tensor::W8Matrix;
 
+namespace {
+
+PackingRules packing_rules(const tensor::Backend& backend, const ModelConfig& config) {
+  const bool is_bf16 = backend.compute_dtype() == tensor::DType::kBF16;
+  return {.quantization = config.quantization,
+          .quantizes_all = !config.keeps_unquantized_projections,
+          .keeps_fp8 = backend.packs_fp8() && is_bf16,
+          .keeps_codes = backend.packs_codes() && is_bf16,
+          .mixes_codes = backend.mixes_codes()};
+}
+
+}  // namespace
+
 WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config,
                            const LoadOptions& options)
     : checkpoint_(checkpoint),
@@ -24,10 +37,7 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
       parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
              {.rounds_to_bf16 =
                   backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
-              .keeps_fp8 = backend.packs_fp8() && backend.compute_dtype() == tensor::DType::kBF16,
-              .keeps_codes = backend.packs_codes() && backend.compute_dtype() == tensor::DType::kBF16,
-              .keeps_all_codes = backend.packs_all_codes(),
-              .mixes_paired_codes = backend.mixes_paired_codes(),
+              .rules = packing_rules(backend, config),
               .threads = options.threads}) {}
 
 Result<void> WeightPacker::resolve(std::vector<TensorSpec> specs) {
@@ -236,18 +246,32 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   return weight;
 }
 
-void WeightPacker::pack_expert(tensor::ExpertPacker& experts, const ExpertBits& bits,
+ExpertPacking WeightPacker::expert_packing(int32_t layer, std::span<const std::string> names) const {
+  ExpertPacking packing{.formats = parts_.expert_formats(layer)};
+  if (packing.formats.bits() != PackedBits::k4 || backend_.mixes_codes()) return packing;
+  std::vector<std::string> inputs;
+  std::vector<std::string> downs;
+  const size_t parts = names.size() / static_cast<size_t>(layout().layer(layer).experts.owned().size());
+  for (size_t i = 0; i < names.size(); ++i) ((i + 1) % parts == 0 ? downs : inputs).push_back(names[i]);
+  // The type changes no value, so that ranks need not agree on it.
+  if (packing.formats.keeps_inputs()) packing.input_scales = parts_.narrowest_scales(inputs);
+  if (packing.formats.keeps_downs()) packing.down_scales = parts_.narrowest_scales(downs);
+  return packing;
+}
+
+void WeightPacker::pack_expert(tensor::ExpertPacker& experts, const ExpertPacking& packing,
                                std::span<const std::string> names) {
   PackingMemory memory;
   const bool gated = names.size() == 3;
   const std::string& up = names[names.size() - 2];
   const std::string& down = names.back();
-  switch (bits.bits) {
+  switch (packing.formats.bits()) {
     case PackedBits::k4: {
-      const std::vector<CodeMatrix> inputs =
-          code_matrices(names.first(names.size() - 1), PackedTogether::kPaired, memory, bits.keeps_inputs);
-      experts.add_codes(gated ? inputs.front() : CodeMatrix{}, inputs.back(),
-                        code_matrices({&down, 1}, PackedTogether::kPaired, memory, bits.keeps_downs).front());
+      const std::vector<CodeMatrix> inputs = parts_.expert_codes(
+          names.first(names.size() - 1), packing.formats.keeps_inputs(), packing.input_scales, memory);
+      const std::vector<CodeMatrix> outputs =
+          parts_.expert_codes({&down, 1}, packing.formats.keeps_downs(), packing.down_scales, memory);
+      experts.add_codes(gated ? inputs.front() : CodeMatrix{}, inputs.back(), outputs.front());
       break;
     }
     case PackedBits::k8: {
@@ -288,11 +312,6 @@ void WeightPacker::release_shared(std::span<const std::string> names) const {
     stored.insert(spec.part->scales);
   }
   for (const std::string& name : stored) release(name);
-}
-
-std::vector<CodeMatrix> WeightPacker::code_matrices(std::span<const std::string> names, PackedTogether together,
-                                                    PackingMemory& memory, bool can_keep) const {
-  return parts_.code_matrices(names, together, memory, can_keep);
 }
 
 int64_t WeightPacker::whole_rows(std::span<const std::string> names) const {

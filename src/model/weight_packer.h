@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,11 +23,12 @@ struct VectorChange {
   float factor = 1.0f;
 };
 
-/// The bits that all experts of a layer have, and whether those in codes keep them as stored; others are quantized.
-struct ExpertBits {
-  PackedBits bits = PackedBits::kCompute;
-  bool keeps_inputs = true;  ///< of gates and ups
-  bool keeps_downs = true;
+/// How the experts of a layer are packed on a rank.
+struct ExpertPacking {
+  ExpertFormats formats;
+  // Types of the scales of codes that are kept; none: each weight has its own.
+  std::optional<tensor::DType> input_scales = {};  ///< of gates and ups
+  std::optional<tensor::DType> down_scales = {};
 };
 
 /// Packs the parts of a span's weights on a backend and counts progress. Lives while a stage's weights are loaded, on
@@ -47,10 +49,8 @@ class WeightPacker {
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
                                        PackedTogether together = PackedTogether::kStacked) const;
 
-  /// Returns whether paired weights may keep their codes: each for itself where the backend mixes them, else all.
-  [[nodiscard]] bool can_keep_codes(std::span<const std::string> names) const {
-    return backend_.mixes_paired_codes() || parts_.keeps_codes(names, nullptr, PackedTogether::kPaired);
-  }
+  /// Returns how the experts of a sparse layer are packed. `names` [experts, parts] are those of the rank.
+  [[nodiscard]] ExpertPacking expert_packing(int32_t layer, std::span<const std::string> names) const;
 
   /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded row by
   /// row as tokens need it, or into `decoded` where the backend does not do that.
@@ -91,9 +91,9 @@ class WeightPacker {
   /// Packs the pair of a gated feed-forward block.
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up);
 
-  /// Packs the next expert in the bits that all experts of its layer have. `names` are its parts, in the order of
+  /// Packs the next expert as all experts of its layer are packed. `names` are its parts, in the order of
   /// expert_parts().
-  void pack_expert(tensor::ExpertPacker& experts, const ExpertBits& bits, std::span<const std::string> names);
+  void pack_expert(tensor::ExpertPacker& experts, const ExpertPacking& packing, std::span<const std::string> names);
 
   /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
   void count(std::string_view name);
@@ -117,7 +117,9 @@ class WeightPacker {
     return parts_.matrix(part(name), memory);
   }
   std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names, PackedTogether together,
-                                                PackingMemory& memory, bool can_keep = true) const;
+                                                PackingMemory& memory) const {
+    return parts_.code_matrices(names, together, memory);
+  }
 
   /// Returns the rows of weights that are packed together, as all ranks have them.
   [[nodiscard]] int64_t whole_rows(std::span<const std::string> names) const;

@@ -41,14 +41,15 @@ HostTensor rows_in_place(const HostTensor& tensor, TermRange range) {
   return elements;
 }
 
-/// Returns whether the rows of a part are stored one after the other.
-bool is_in_order(const WeightPart& part) {
-  return part.order.empty() && !(part.spec->part && part.spec->part->transposed);
+/// Returns whether a weight consists of rows of a tensor of MXFP4 blocks.
+bool has_mxfp4_rows(const TensorSpec& spec) {
+  return spec.part && !spec.part->scales.empty();
 }
 
-/// Returns whether a part is stored in E4M3 with its rows in order.
-bool stays_fp8(const WeightPart& part) {
-  return part.stored && is_in_order(part) && weights::is_fp8(*part.stored);
+/// Returns whether the rows of a weight are stored one after the other, or in steps that its description counts.
+bool is_in_order(const TensorSpec& spec) {
+  if (has_mxfp4_rows(spec)) return true;
+  return row_order(spec, {0, 1}).empty() && !(spec.part && spec.part->transposed);
 }
 
 /// Returns the columns of a part in 8 bits.
@@ -66,18 +67,28 @@ WeightParts::WeightParts(const Checkpoint& checkpoint, const ModelConfig& config
 Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
   specs_ = std::move(specs);
   std::vector<std::string> names;
+  std::vector<std::string> others;
   for (const TensorSpec& spec : specs_) {
+    if (!is_owned(spec)) {
+      others.push_back(spec.stored_name());
+      continue;
+    }
     const bool is_new = names.empty() || names.back() != spec.stored_name();
-    if (!is_owned(spec) || !is_new) continue;
-    if (spec.part && !spec.part->scales.empty()) names.push_back(spec.part->scales);
+    if (!is_new) continue;
+    if (has_mxfp4_rows(spec)) names.push_back(spec.part->scales);
     names.push_back(spec.stored_name());
   }
   RETURN_IF_ERROR(checkpoint_.prepare(names));
+  if (is_decoded()) RETURN_IF_ERROR(checkpoint_.prepare_formats(others));
   for (const TensorSpec& spec : specs_) {
-    if (!is_owned(spec)) continue;
-    Result<WeightPart> part = find(spec);
-    if (!part) return part.error();
-    parts_.emplace(spec.name, std::move(*part));
+    if (is_owned(spec)) {
+      Result<WeightPart> part = find(spec);
+      if (!part) return part.error();
+      parts_.emplace(spec.name, std::move(*part));
+    }
+    Result<weights::StoredFormat> format = find_format(spec);
+    if (!format) return format.error();
+    formats_.emplace(spec.name, *format);
   }
   return {};
 }
@@ -103,7 +114,7 @@ Result<WeightPart> WeightParts::find(const TensorSpec& spec) const {
 
 Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, WeightPart& part) const {
   const TermRange stored_range = stored_rows(spec, own);
-  if (spec.part && !spec.part->scales.empty()) {
+  if (has_mxfp4_rows(spec)) {
     const TensorPart& source = *spec.part;
     Result<weights::StoredWeight> found = checkpoint_.find_mxfp4({.name = spec.name,
                                                                   .blocks = source.tensor,
@@ -144,12 +155,40 @@ Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, Weigh
   return {};
 }
 
-/// Finds a matrix that is stored in a format of its own; nothing when it is stored as plain floating point. What is
-/// stored decides, also of routers and embeddings.
+/// Returns whether a weight may be stored in a format of its own. What is stored decides, also of routers and
+/// embeddings.
+bool WeightParts::may_have_format(const TensorSpec& spec) const {
+  return is_decoded() && spec.stored_shape().rank() == 2;
+}
+
+/// Finds a weight in a format of its own; nothing when it is stored as plain floating point.
 Result<std::optional<weights::StoredWeight>> WeightParts::find_stored(const TensorSpec& spec) const {
-  const bool is_decoded = config_.weight_format.method != weights::QuantMethod::kNone;
-  if (!is_decoded || spec.stored_shape().rank() != 2) return std::optional<weights::StoredWeight>();
+  if (!may_have_format(spec)) return std::optional<weights::StoredWeight>();
   return checkpoint_.find_weight(spec.stored_name(), spec.stored_shape(), config_.weight_format);
+}
+
+Result<weights::StoredFormat> WeightParts::find_format(const TensorSpec& spec) const {
+  using weights::StoredFormat;
+  if (has_mxfp4_rows(spec)) return weights::mxfp4_format();
+  if (stored_in_w8(checkpoint_, config_, spec)) return StoredFormat{.kind = StoredFormat::Kind::kW8};
+  if (!may_have_format(spec) || !is_in_order(spec)) return StoredFormat{};
+  if (const auto own = parts_.find(spec.name); own != parts_.end())
+    return own->second.stored ? weights::stored_format(*own->second.stored) : StoredFormat{};
+  const auto found = checkpoint_.find_format(spec.stored_name(), spec.stored_shape(), config_.weight_format);
+  if (!found) return found.error();
+  return found->value_or(StoredFormat{});
+}
+
+const weights::StoredFormat& WeightParts::format(const std::string& name) const {
+  const auto found = formats_.find(name);
+  CHECK(found != formats_.end(), "tensor '{}' is not listed for its stage", name);
+  return found->second;
+}
+
+std::vector<weights::StoredFormat> WeightParts::formats(std::span<const std::string> names) const {
+  std::vector<weights::StoredFormat> found;
+  for (const std::string& name : names) found.push_back(format(name));
+  return found;
 }
 
 const WeightPart& WeightParts::part(std::string_view name) const {
@@ -160,51 +199,40 @@ const WeightPart& WeightParts::part(std::string_view name) const {
 
 PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
                                     PackedTogether together) const {
-  if (config_.quantization == Quantization::kW4) return PackedBits::k4;
-  if (config_.quantization == Quantization::kNone) {
-    const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
-    if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept) && are_experts_alike(names)) return PackedBits::kFp8;
-    const bool keeps = options_.keeps_codes && keeps_codes(names, shards, together);
-    return keeps ? PackedBits::k4 : PackedBits::kCompute;
+  using Kind = weights::StoredFormat::Kind;
+  const PackingRules& rules = options_.rules;
+  const std::vector<weights::StoredFormat> found = formats(names);
+  const auto is_fp8 = [](const weights::StoredFormat& format) { return format.kind == Kind::kFp8; };
+  const auto is_w8 = [](const weights::StoredFormat& format) { return format.kind == Kind::kW8; };
+  if (rules.quantization == Quantization::kW4) return PackedBits::k4;
+  if (rules.quantization != Quantization::kNone)
+    return rules.quantizes_all || std::ranges::any_of(found, is_w8) ? PackedBits::k8 : PackedBits::kCompute;
+  if (rules.keeps_fp8 && std::ranges::all_of(found, is_fp8)) return PackedBits::kFp8;
+  const bool keeps = rules.keeps_codes && (shards == nullptr || can_divide_codes(*shards)) &&
+                     can_keep_codes(found, kept_codes(rules, together));
+  return keeps ? PackedBits::k4 : PackedBits::kCompute;
+}
+
+ExpertFormats WeightParts::expert_formats(int32_t layer) const {
+  const FeedForwardConfig& feed_forward = config_.layer(layer).feed_forward;
+  const std::span<const ExpertPart> parts = expert_parts(feed_forward);
+  std::vector<weights::StoredFormat> found;  // [experts, parts]
+  for (int32_t expert = 0; expert < feed_forward.moe->expert_count; ++expert) {
+    for (const ExpertPart part : parts) found.push_back(format(expert_tensor_name(config_, layer, expert, part)));
   }
-  const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
-  const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
-  return is_packed ? PackedBits::k8 : PackedBits::kCompute;
+  return {found, parts.size(), options_.rules};
 }
 
-bool WeightParts::keeps_codes(std::span<const std::string> names, const tensor::SumShards* shards,
-                              PackedTogether together) const {
-  return can_keep_codes(code_sources(names), kept_codes(together), shards) && are_experts_alike(names);
-}
-
-bool WeightParts::are_experts_alike(std::span<const std::string> names) const {
-  if (options_.mixes_paired_codes) return true;
-  const std::vector<CodeSource> sources = code_sources(names);
-  // Names of experts are [experts, parts]; without experts all are parts of one.
-  const auto parts = static_cast<size_t>(std::ranges::count_if(
-      names, [&](const std::string& name) { return part(name).spec->expert == part(names.front()).spec->expert; }));
-  for (size_t i = parts; i < sources.size(); ++i) {
-    if (!are_stored_alike(sources[i], sources[i % parts])) return false;
-  }
-  return true;
-}
-
-KeptCodes WeightParts::kept_codes(PackedTogether together) const {
-  return {.all = options_.keeps_all_codes,
-          .mixed = together == PackedTogether::kStacked ? options_.keeps_all_codes : options_.mixes_paired_codes,
-          .max_bits = config_.quantization == Quantization::kW4 ? 4 : 8};
-}
-
-std::vector<CodeSource> WeightParts::code_sources(std::span<const std::string> names) const {
-  std::vector<CodeSource> sources;
+tensor::DType WeightParts::narrowest_scales(std::span<const std::string> names) const {
+  std::optional<tensor::DType> narrowest;
   for (const std::string& name : names) {
     const WeightPart& found = part(name);
-    sources.push_back({.plain = {},
-                       .stored = found.stored && is_in_order(found) ? &*found.stored : nullptr,
-                       .rows = found.rows,
-                       .columns = found.columns});
+    const tensor::DType own = weights::narrowest_code_scales(*found.stored, found.rows);
+    // F16 and bf16 have no common type but f32.
+    narrowest = narrowest.value_or(own) == own ? own : tensor::DType::kF32;
+    if (narrowest == tensor::DType::kF32) break;
   }
-  return sources;
+  return narrowest.value_or(tensor::DType::kF32);
 }
 
 HostTensor WeightParts::plain(const WeightPart& part, PackingMemory& memory) const {
@@ -248,14 +276,27 @@ tensor::Fp8Matrix WeightParts::fp8_matrix(std::string_view name) const {
   return found.columns ? tensor::column_slice(std::move(rows), *found.columns) : rows;
 }
 
-std::vector<tensor::CodeMatrix> WeightParts::code_matrices(std::span<const std::string> names, PackedTogether together,
-                                                           PackingMemory& memory, bool can_keep) const {
-  KeptCodes kept = kept_codes(together);
-  kept.alike = !options_.mixes_paired_codes && part(names.front()).spec->expert >= 0;
-  if (!can_keep) kept.max_bits = 0;
-  std::vector<CodeSource> sources = code_sources(names);
-  for (size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].stored == nullptr) sources[i].plain = plain(part(names[i]), memory);
+std::vector<tensor::CodeMatrix> WeightParts::expert_codes(std::span<const std::string> names, bool keeps,
+                                                          std::optional<tensor::DType> scale_dtype,
+                                                          PackingMemory& memory) const {
+  KeptCodes kept = kept_codes(options_.rules, PackedTogether::kPaired);
+  if (!keeps) kept.max_bits = 0;
+  return code_matrices(names, kept, scale_dtype, memory);
+}
+
+std::vector<tensor::CodeMatrix> WeightParts::code_matrices(std::span<const std::string> names, KeptCodes kept,
+                                                           std::optional<tensor::DType> scale_dtype,
+                                                           PackingMemory& memory) const {
+  std::vector<CodeSource> sources;
+  for (const std::string& name : names) {
+    const WeightPart& found = part(name);
+    const bool is_stored = found.stored && is_in_order(*found.spec);
+    sources.push_back({.plain = is_stored ? HostTensor{} : plain(found, memory),
+                       .stored = is_stored ? &*found.stored : nullptr,
+                       .rows = found.rows,
+                       .columns = found.columns,
+                       .format = format(name),
+                       .scale_dtype = scale_dtype});
   }
   return model::code_matrices(sources, kept, options_.threads, memory.codes);
 }

@@ -12,6 +12,7 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/decoded_matrix.h"
+#include "model/expert_formats.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
 #include "model/code_parts.h"
@@ -44,12 +45,9 @@ struct PackingMemory {
 
 /// What WeightParts converts stored weights to.
 struct ConversionOptions {
-  bool rounds_to_bf16 = false;      ///< decoded weights are rounded to bf16
-  bool keeps_fp8 = false;           ///< weights that are stored in E4M3 keep it, without a quantization
-  bool keeps_codes = false;         ///< weights that are stored in codes of 4 bits keep them, without a quantization
-  bool keeps_all_codes = false;     ///< those in other codes of tensor/code_matrix.h too, and several kinds in a stack
-  bool mixes_paired_codes = false;  ///< several kinds in gate and up, and in the experts of a layer
-  int32_t threads = 0;              ///< that decode and quantize; 0: one per processor
+  bool rounds_to_bf16 = false;  ///< decoded weights are rounded to bf16
+  PackingRules rules;
+  int32_t threads = 0;  ///< that decode and quantize; 0: one per processor
 };
 
 /// A rank's parts of the weights of a span, as the checkpoint stores them, and their conversion to what backends pack.
@@ -59,20 +57,20 @@ class WeightParts {
   WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, const RankLayout& layout,
               const ConversionOptions& options);
 
-  /// Finds the parts of all weights that the rank owns. Errors: those of Checkpoint::find.
+  /// Finds the parts of all weights that the rank owns, and the formats of other ranks' experts. Errors: those of
+  /// Checkpoint::find and Checkpoint::find_format.
   [[nodiscard]] Result<void> resolve(std::vector<TensorSpec> specs);
 
   [[nodiscard]] const RankLayout& layout() const { return layout_; }
   [[nodiscard]] const std::unordered_map<std::string, WeightPart>& all() const { return parts_; }
   [[nodiscard]] const WeightPart& part(std::string_view name) const;
-  /// Returns the bits in which weights are packed together. `shards` are those of their columns, if any. For experts
-  /// that are stored in several formats the answer depends on those of the rank.
+  /// Returns the bits in which weights of no expert are packed together. `shards` are those of their columns, if any.
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
                                        PackedTogether together) const;
-  /// Returns whether weights that are packed together keep the codes in which they are stored. Unless the backend mixes
-  /// paired codes, experts do so only where each part is stored alike in all of `names`.
-  [[nodiscard]] bool keeps_codes(std::span<const std::string> names, const tensor::SumShards* shards,
-                                 PackedTogether together) const;
+  /// Returns how the experts of a sparse layer are packed, on all ranks alike.
+  [[nodiscard]] ExpertFormats expert_formats(int32_t layer) const;
+  /// Returns the type that holds the scales of weights of the rank that keep their codes.
+  [[nodiscard]] tensor::DType narrowest_scales(std::span<const std::string> names) const;
   /// Returns the rows of a part as floating point: in place, decoded, or copied into their order.
   [[nodiscard]] tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const;
   /// Returns the columns of a part that is not stored in 8 bits.
@@ -81,22 +79,31 @@ class WeightParts {
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part that is stored in E4M3, in place.
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
-  /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices(). Without
-  /// `can_keep` all are quantized.
+  /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices().
   [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names,
-                                                              PackedTogether together, PackingMemory& memory,
-                                                              bool can_keep = true) const;
+                                                              PackedTogether together, PackingMemory& memory) const {
+    return code_matrices(names, kept_codes(options_.rules, together), {}, memory);
+  }
+  /// Returns weights of an expert that are packed together in codes: as stored if `keeps` says so, else quantized.
+  /// `scale_dtype` is the type of scales that are kept.
+  [[nodiscard]] std::vector<tensor::CodeMatrix> expert_codes(std::span<const std::string> names, bool keeps,
+                                                             std::optional<tensor::DType> scale_dtype,
+                                                             PackingMemory& memory) const;
 
  private:
-  /// Returns whether each part of a backend's experts is stored alike in all of `names`, or may differ there.
-  [[nodiscard]] bool are_experts_alike(std::span<const std::string> names) const;
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
+  [[nodiscard]] bool is_decoded() const { return config_.weight_format.method != weights::QuantMethod::kNone; }
+  [[nodiscard]] bool may_have_format(const TensorSpec& spec) const;
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
-  [[nodiscard]] KeptCodes kept_codes(PackedTogether together) const;
-  /// Returns the parts as sources of codes, without their floating point.
-  [[nodiscard]] std::vector<CodeSource> code_sources(std::span<const std::string> names) const;
+  /// Finds the format of a weight, whichever rank has it.
+  [[nodiscard]] Result<weights::StoredFormat> find_format(const TensorSpec& spec) const;
+  [[nodiscard]] const weights::StoredFormat& format(const std::string& name) const;
+  [[nodiscard]] std::vector<weights::StoredFormat> formats(std::span<const std::string> names) const;
+  [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names, KeptCodes kept,
+                                                              std::optional<tensor::DType> scale_dtype,
+                                                              PackingMemory& memory) const;
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
@@ -104,6 +111,7 @@ class WeightParts {
   const ConversionOptions options_;
   std::vector<TensorSpec> specs_;
   std::unordered_map<std::string, WeightPart> parts_;
+  std::unordered_map<std::string, weights::StoredFormat> formats_;  // of matrices, and of all ranks' experts
 };
 
 }  // namespace millrace::model

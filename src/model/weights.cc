@@ -217,13 +217,13 @@ class LayerLoader {
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
       for (const ExpertPart part : parts) names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
-    const ExpertBits bits = expert_bits(names);
+    const ExpertPacking packing = packer_.expert_packing(index_, names);
     ExpertBiasReader biases(moe.intermediate_size, moe.input_size(config_.hidden_size));
     if (moe.biases)
       biases.set(packer_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
                  packer_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
     for (size_t i = 0; i < names.size(); i += parts.size()) {
-      packer_.pack_expert(*experts, bits, std::span(names).subspan(i, parts.size()));
+      packer_.pack_expert(*experts, packing, std::span(names).subspan(i, parts.size()));
       if (moe.biases) biases.add_to(*experts, owned.begin + static_cast<int64_t>(i / parts.size()));
     }
     packer_.release_shared(names);
@@ -240,20 +240,6 @@ class LayerLoader {
     const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.hidden_size)));
     for (float& scale : scales) scale *= root;
     weights_.router_norm = backend_.make_vector(scales);
-  }
-
-  /// Returns the bits of a layer's experts [experts, parts], which are equal for all of them. Gates and downs may
-  /// differ in their kind of codes.
-  [[nodiscard]] ExpertBits expert_bits(std::span<const std::string> names) const {
-    std::vector<std::string> gates_and_ups;
-    std::vector<std::string> downs;
-    const size_t parts = expert_parts(layer_.feed_forward).size();
-    for (size_t i = 0; i < names.size(); ++i) (i % parts + 1 == parts ? downs : gates_and_ups).push_back(names[i]);
-    const PackedBits of_downs = packer_.packed_bits(downs, PackedTogether::kPaired);
-    const bool have_one = of_downs == packer_.packed_bits(gates_and_ups, PackedTogether::kPaired);
-    return {.bits = have_one ? of_downs : packer_.packed_bits(names, PackedTogether::kPaired),
-            .keeps_inputs = packer_.can_keep_codes(gates_and_ups),
-            .keeps_downs = packer_.can_keep_codes(downs)};
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {

@@ -190,7 +190,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 8;
+inline constexpr int kArithmeticRevision = 9;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -229,16 +229,12 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 bits, and of 8 where
-  /// packs_all_codes() says so. Where quantizes_inputs() says so, they quantize inputs to int8, 32 neighbours with one
-  /// f32 scale.
+  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 and 8 bits. pack_codes takes
+  /// matrices of several kinds, unless some alone have E4M3 factors. Where quantizes_inputs() says so, GEMMs quantize
+  /// inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_codes() const { return false; }
-  /// Returns whether they also take codes of 8 bits and half_scales, and pack_codes matrices of several kinds.
-  [[nodiscard]] virtual bool packs_all_codes() const { return false; }
   /// Returns whether gate and up, and the experts of a layer, may differ in their kinds of codes too.
-  [[nodiscard]] virtual bool mixes_paired_codes() const { return false; }
-  /// Returns whether matrices can be packed together.
-  [[nodiscard]] virtual bool fit_together(std::span<const CodeMatrix> /*parts*/) const { return false; }
+  [[nodiscard]] virtual bool mixes_codes() const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_codes(const CodeMatrix& gate, const CodeMatrix& up);
   /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. On a GPU results equal, bit for bit, GEMMs

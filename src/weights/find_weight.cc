@@ -51,8 +51,11 @@ struct Found {
 class WeightFinder {
  public:
   WeightFinder(const TensorLookup& lookup, const WeightFormat& format, const std::string& name, int64_t rows,
-               int64_t cols)
-      : lookup_(lookup), format_(format), prefix_(name.substr(0, name.size() - kWeight.size())) {
+               int64_t cols, bool has_values = true)
+      : lookup_(lookup),
+        format_(format),
+        prefix_(name.substr(0, name.size() - kWeight.size())),
+        has_values_(has_values) {
     weight_.name = name;
     weight_.rows = rows;
     weight_.cols = cols;
@@ -60,7 +63,7 @@ class WeightFinder {
 
   Result<std::optional<StoredWeight>> find() {
     auto found = find_format();
-    if (!found || !*found) return found;
+    if (!found || !*found || !has_values_) return found;
     const auto checked = check_stored(weight_);
     if (!checked) return checked.error();
     return std::optional(weight_);
@@ -202,6 +205,7 @@ class WeightFinder {
     const auto factor = any_scale({".weight_global_scale", ".weight_scale_2"}, codes.name);
     if (!factor) return factor.error();
     if (factor->tensor.dtype != "F32" || factor->elements() != 1) return factor->wrong("one F32");
+    if (!has_values_) return std::optional(weight_);
     float value = 0;
     std::copy_n(factor->tensor.bytes.data(), sizeof(value), reinterpret_cast<std::byte*>(&value));
     // compressed-tensors stores the reciprocal.
@@ -257,6 +261,7 @@ class WeightFinder {
     if (!*shape) return {};
     int64_t sizes[2] = {};
     if ((**shape).tensor.dtype != "I64" || !(**shape).has_shape({2})) return (**shape).wrong("I64 [2]");
+    if (!has_values_) return {};
     std::copy_n((**shape).tensor.bytes.data(), sizeof(sizes), reinterpret_cast<std::byte*>(sizes));
     if (sizes[0] != weight_.rows || sizes[1] != weight_.cols)
       return make_error(ErrorCode::kData, "tensor '{}' is [{}, {}] by its weight_shape, wanted [{}, {}]", codes.name,
@@ -311,7 +316,7 @@ class WeightFinder {
 
   /// Version 1 stores a zero point minus one, so that 0 wraps: writers and readers disagree on what it means.
   Result<void> refuse_wrapped_zeros(const Found& zeros, int bits) const {
-    if (format_.is_gptq_v2 || 32 % bits != 0) return {};
+    if (!has_values_ || format_.is_gptq_v2 || 32 % bits != 0) return {};
     const uint32_t largest = (1u << bits) - 1;
     for (size_t at = 0; at + 4 <= zeros.tensor.bytes.size(); at += 4) {
       uint32_t word = 0;
@@ -409,6 +414,7 @@ class WeightFinder {
   const TensorLookup& lookup_;
   const WeightFormat& format_;
   const std::string prefix_;
+  const bool has_values_;  // else those of group indices alone
   StoredWeight weight_;
 };
 
@@ -433,6 +439,20 @@ Result<std::optional<StoredWeight>> find_stored_weight(const TensorLookup& looku
                                                        const std::string& weight_name, int64_t rows, int64_t cols) {
   if (!weight_name.ends_with(kWeight)) return std::optional<StoredWeight>();
   return WeightFinder(lookup, format, weight_name, rows, cols).find();
+}
+
+std::vector<std::string> group_index_names(std::string_view weight_name) {
+  std::vector<std::string> names = companion_names(weight_name);
+  std::erase_if(names, [](const std::string& name) { return !name.ends_with("g_idx"); });
+  return names;
+}
+
+Result<std::optional<StoredFormat>> find_stored_format(const TensorLookup& lookup, const WeightFormat& format,
+                                                       const std::string& weight_name, int64_t rows, int64_t cols) {
+  if (!weight_name.ends_with(kWeight)) return std::optional<StoredFormat>();
+  const auto found = WeightFinder(lookup, format, weight_name, rows, cols, false).find();
+  if (!found) return found.error();
+  return *found ? std::optional(stored_format(**found)) : std::nullopt;
 }
 
 }  // namespace millrace::weights

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "weights/stored_format.h"
 #include "weights/stored_weight.h"
 #include "weights/weight_format.h"
 
@@ -32,6 +33,17 @@ using TensorLookup = std::function<Result<RawTensor>(const std::string& name)>;
 /// all. Errors: kData for tensors that are missing, or have other shapes or dtypes than the format wants, or values
 /// that no writer makes. They name the tensor, what was found and what was wanted.
 [[nodiscard]] Result<std::optional<StoredWeight>> find_stored_weight(const TensorLookup& lookup,
+                                                                     const WeightFormat& format,
+                                                                     const std::string& weight_name, int64_t rows,
+                                                                     int64_t cols);
+
+/// Returns the names of companion_names() whose values find_stored_format() reads.
+[[nodiscard]] std::vector<std::string> group_index_names(std::string_view weight_name);
+
+/// Finds the format of such a weight, on which all ranks agree without each other's weights. Of the tensors that
+/// `lookup` returns only those of group_index_names() need their values. Errors: those of find_stored_weight() about
+/// names, shapes and dtypes.
+[[nodiscard]] Result<std::optional<StoredFormat>> find_stored_format(const TensorLookup& lookup,
                                                                      const WeightFormat& format,
                                                                      const std::string& weight_name, int64_t rows,
                                                                      int64_t cols);

@@ -9,6 +9,9 @@
 
 namespace millrace::weights {
 
+/// What is added to signed integers in codes of 8 bits.
+inline constexpr int kCodeByteOffset = 128;
+
 /// What matrices that are packed in one layout of tensor/code_matrix.h have in common.
 struct CodeLayout {
   int bits = 4;          ///< of a code in memory
@@ -30,11 +33,17 @@ struct CodeLayout {
 /// columns.
 [[nodiscard]] std::optional<CodeLayout> code_layout(const StoredWeight& weight);
 
+/// Returns whether such a weight in integers keeps zero points of its own in memory.
+[[nodiscard]] bool has_zero_points(const StoredWeight& weight);
+
+/// Returns the narrowest type that holds the scales of some rows of a weight of such a kind: that in which they are
+/// stored, or bf16 where all of them fit.
+[[nodiscard]] tensor::DType narrowest_code_scales(const StoredWeight& weight, tensor::TermRange rows);
+
 /// Converts some rows of a weight of such a kind, on at most `threads` threads; 0: one per processor. The values are
 /// those of decode_rows(), bit for bit, except that ggml's minimums are added in f32 either way, and that a scale is
-/// multiplied by the reciprocal of its divisor. Scales are bf16 where all of the rows are, unless the type of those
-/// stored decides alone (`by_type`).
+/// multiplied by the reciprocal of its divisor. Scales have the narrowest type, or `scale_dtype`, which holds them.
 [[nodiscard]] tensor::CodeStorage to_codes(const StoredWeight& weight, tensor::TermRange rows, int32_t threads,
-                                           bool by_type = false);
+                                           std::optional<tensor::DType> scale_dtype = {});
 
 }  // namespace millrace::weights

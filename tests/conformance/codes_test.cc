@@ -73,9 +73,7 @@ TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
     for (const BackendCase& backend_case : backend_cases()) {
       const auto backend = backend_case.make();
       // Without the instruction products are rounded before they are added.
-      if (!(kind.bits == 4 ? backend->packs_codes() : backend->packs_all_codes()) ||
-          backend_case.name.find("portable") != std::string::npos)
-        continue;
+      if (!backend->packs_codes() || backend_case.name.find("portable") != std::string::npos) continue;
       results[backend_case.name] = multiply(*backend, *backend->pack_codes({&matrix, 1}), false, x);
     }
     for (const auto& [name, result] : results) {
@@ -139,24 +137,12 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
         weights.insert(weights.end(), values.begin(), values.end());
         out += storage.rows;
       }
-      REQUIRE(backend->fit_together(parts));
       const int64_t rows = random.integer(1, 20);
       const Values x = reference::rounded(random.normal(rows * kIn), backend->compute_dtype());
       const Values wanted = reference::matmul(reference::rounded_to_int8(x, kIn), weights, {}, kIn, out);
       check_close(multiply(*backend, *backend->pack_codes(parts), false, x), wanted, unit(DType::kF32),
                   error_of_sums(kIn));
     }
-    // CPUs give each kind panels of its own. E4M3 factors exclude other codes everywhere.
-    const std::vector<CodeStorage> unlike = {random_codes(random, 2, 64, kCodeLayouts[0]),
-                                             random_codes(random, 2, 64, kCodeLayouts[5]),
-                                             random_codes(random, 2, 64, kCodeLayouts[9])};
-    const bool fits = backend->packs_all_codes();
-    REQUIRE(backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}) == fits);
-    REQUIRE(backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}) == fits);
-    const CodeStorage halves = random_codes(random, 2, 64, kCodeLayouts[10]);
-    REQUIRE(!backend->fit_together(std::array{unlike[2].view(), halves.view()}));
-    const CodeStorage zeros = random_codes(random, 2, 64, kCodeLayouts[3]);
-    REQUIRE(!backend->fit_together(std::array{unlike[1].view(), zeros.view()}));
   }
 }
 
@@ -188,7 +174,7 @@ TEST_CASE("parts of several kinds of codes are packed together") {
   };
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->packs_all_codes()) continue;
+    if (!backend->packs_codes()) continue;
     for (const auto& names : kMixtures) {
       INFO(backend_case.name << ": " << names[0] << ", " << names[1] << ", " << names[2]);
       std::vector<CodeStorage> storages;
@@ -205,7 +191,6 @@ TEST_CASE("parts of several kinds of codes are packed together") {
         const Values values = reference::to_floats(parts.back());
         weights.insert(weights.end(), values.begin(), values.end());
       }
-      REQUIRE(backend->fit_together(parts));
       const int64_t out = 2 * pair_rows + parts[2].rows;
       constexpr int64_t kRows = 45;
       const Values x = reference::rounded(random.normal(kRows * kIn, 0.2f), backend->compute_dtype());

@@ -30,9 +30,9 @@ void append(std::vector<std::byte>& bytes, DType dtype, float value) {
 }  // namespace
 
 std::vector<CodeLayout> code_layouts_of(const tensor::Backend& backend) {
-  std::vector<CodeLayout> kinds;
-  if (backend.packs_codes()) kinds.assign(std::begin(kCodeLayouts), std::end(kCodeLayouts));
-  if (backend.packs_all_codes()) kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
+  if (!backend.packs_codes()) return {};
+  std::vector<CodeLayout> kinds(std::begin(kCodeLayouts), std::end(kCodeLayouts));
+  kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
   return kinds;
 }
 

@@ -46,7 +46,7 @@ inline constexpr CodeLayout kCodeLayouts[] = {
      .scale_dtype = tensor::DType::kF32,
      .half_scales = tensor::CodeHalfScales::kE4M3},
 };
-/// Kinds of Backend::packs_all_codes.
+/// Kinds in codes of 8 bits.
 inline constexpr CodeLayout kByteKinds[] = {
     {.name = "q8_0", .bits = 8, .scale_dtype = tensor::DType::kF16},
     {.name = "w8a16 of a row", .bits = 8, .group = 4096},

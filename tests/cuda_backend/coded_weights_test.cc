@@ -86,7 +86,6 @@ TEST_CASE("4-bit parts of several kinds are one weight on a GPU") {
       parts.push_back(storage.view());
       out += storage.rows;
     }
-    REQUIRE(backend->fit_together(parts));
     const HostMatrix plain = rounded(dequantized(parts), out, kIn);
     const tensor::HostTensor tensor = plain.tensor();
     check_same(random, *backend, *backend->pack_codes(parts), *backend->pack({&tensor, 1}), false);

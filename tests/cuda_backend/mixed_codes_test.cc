@@ -117,7 +117,6 @@ TEST_CASE("parts of several kinds of codes are one weight on a GPU") {
     const int64_t in = is_long ? random.integer(577, 700) : random.integer(1, 500);
     const RandomParts stack(random, in, static_cast<size_t>(random.integer(2, 5)));
     INFO(stack.names << "from " << in);
-    REQUIRE(backend->fit_together(stack.parts));
     const tensor::HostTensor tensor = stack.plain.tensor();
     const auto coded = backend->pack_codes(stack.parts);
     const auto plain = backend->pack({&tensor, 1});
