@@ -40,6 +40,13 @@ std::vector<RawTensorToWrite> write_transposed(Draw& draw, const std::string& p,
   return parts;
 }
 
+std::vector<RawTensorToWrite> write_awq_gemv(Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+  const int64_t words = (cols / 32 + 31) / 32 * 4;
+  return {{p + ".qweight", "I32", {rows, cols / 8}, draw.bytes(rows * cols / 2)},
+          {p + ".qzeros", "I32", {rows, words}, draw.bytes(rows * words * 4)},
+          {p + ".scales", "BF16", {rows, words * 8}, draw.bf16_scales(rows * words * 8, 0.01f)}};
+}
+
 void add_fp8(std::vector<StoredFormat>& all) {
   all.push_back(
       {"FP8 in blocks",
@@ -99,6 +106,8 @@ void add_groups(std::vector<StoredFormat>& all, int64_t group) {
                      return write_transposed(draw, p, rows, cols, group, order);
                    }});
   }
+  all.push_back(
+      {"AWQ gemv", {.method = QuantMethod::kAwq, .bits = 4, .group_size = 32, .is_awq_gemv = true}, write_awq_gemv});
 }
 
 void add_fp4(std::vector<StoredFormat>& all) {
@@ -132,7 +141,7 @@ std::vector<StoredFormat> stored_formats(int64_t group) {
   return all;
 }
 
-Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint32_t seed) {
+Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint32_t seed, bool has_coded_embedding) {
   Draw draw(seed);
   std::vector<RawTensorToWrite> in_format;
   std::vector<RawTensorToWrite> in_f32;
@@ -140,7 +149,10 @@ Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint3
   for (const TensorToWrite& tensor : RandomModel(config, seed).tensors()) {
     RawTensorToWrite raw{tensor.name, "F32", tensor.shape, bytes_of(tensor.values)};
     const auto spec = std::ranges::find(projections, tensor.name, &model::TensorSpec::name);
-    if (spec->projection) {
+    // Quantizers may have taken the router along.
+    const bool is_router = spec->layer >= 0 && spec->shape.rank() == 2;
+    const bool is_embedding = has_coded_embedding && spec->name == config.names.embedding;
+    if (spec->projection || is_router || is_embedding) {
       const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.'));
       for (RawTensorToWrite& part : format.write(draw, prefix, tensor.shape[0], tensor.shape[1]))
         in_format.push_back(std::move(part));

@@ -92,7 +92,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
 }
 
 TEST_CASE("An embedding in any format equals the same values in f32") {
-  for (const Format& format : formats()) {
+  for (const StoredFormat& format : test::stored_formats(kGroup)) {
     CAPTURE(format.name);
     const ModelConfig plain = test_config(Kind::kDense);
     ModelConfig stored = plain;
