@@ -16,20 +16,16 @@ using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
   const auto& [family, kv_dtype] = GENERATE(from_range(test::drawn_from<std::pair<std::string, tensor::KvDType>>({
-      {"qwen2", tensor::KvDType::kAuto},
-      {"qwen2", tensor::KvDType::kInt8},
-      {"qwen3moe", tensor::KvDType::kFp8E4M3},
-      {"qwen3moe", tensor::KvDType::kAuto},
-      {"gpt_oss", tensor::KvDType::kInt8},
-      {"deepseek-v2-lite", tensor::KvDType::kAuto},
-      {"qwen3next", tensor::KvDType::kInt8},
-      {"gemma4", tensor::KvDType::kFp8E4M3},
-      {"gemma4-moe", tensor::KvDType::kAuto},
-      {"gemma4-e", tensor::KvDType::kAuto},
-      {"nemotronh-moe", tensor::KvDType::kAuto},
-      {"falcon-h1", tensor::KvDType::kAuto},
-      {"llama4", tensor::KvDType::kAuto},
-      {"lfm2", tensor::KvDType::kAuto},
+      {"qwen2", tensor::KvDType::kAuto},         {"qwen2", tensor::KvDType::kInt8},
+      {"qwen3moe", tensor::KvDType::kFp8E4M3},   {"qwen3moe", tensor::KvDType::kAuto},
+      {"gpt_oss", tensor::KvDType::kInt8},       {"deepseek-v2-lite", tensor::KvDType::kAuto},
+      {"qwen3next", tensor::KvDType::kInt8},     {"gemma4", tensor::KvDType::kFp8E4M3},
+      {"gemma4-moe", tensor::KvDType::kAuto},    {"gemma4-e", tensor::KvDType::kAuto},
+      {"nemotronh-moe", tensor::KvDType::kAuto}, {"falcon-h1", tensor::KvDType::kAuto},
+      {"llama4", tensor::KvDType::kAuto},        {"lfm2", tensor::KvDType::kAuto},
+      {"gpt_oss-mxfp4", tensor::KvDType::kAuto}, {"gguf-llama", tensor::KvDType::kAuto},
+      {"gguf-mixtral", tensor::KvDType::kAuto},  {"gguf-qwen3moe", tensor::KvDType::kAuto},
+      {"gguf-k", tensor::KvDType::kInt8},
   })));
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
@@ -56,9 +52,12 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
   }
   REQUIRE(drawn[0][0].size() == 7);
   REQUIRE(pages[1] == pages[0]);
-  for (const auto& other : drawn) {
+  for (size_t setting = 1; setting < drawn.size(); ++setting) {
+    const test::DecodeRig::Drawn& other = drawn[setting];
+    CAPTURE(family, enum_name(kv_dtype), setting);
     for (size_t s = 0; s < other.size(); ++s) {
       for (size_t i = 0; i < other[s].size(); ++i) {
+        CAPTURE(s, i);
         REQUIRE(other[s][i].token == drawn[0][s][i].token);
         REQUIRE(other[s][i].logprobs.logprob == drawn[0][s][i].logprobs.logprob);
         REQUIRE(other[s][i].logprobs.top == drawn[0][s][i].logprobs.top);
@@ -76,6 +75,8 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
                                                                             {"deepseek-v2-lite", 121},
                                                                             {"qwen3next", 6},
                                                                             {"lfm2", 7},
+                                                                            {"gguf-llama", 6},
+                                                                            {"gguf-qwen3moe", 6},
                                                                             {"granite4-dense", 6}})));
   constexpr size_t kSequences = 3;
   constexpr size_t kDraws = 20;
@@ -119,10 +120,32 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
 }
 
 TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
-  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
-      {"qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2", "glm4moe", "deepseek-v3", "qwen3next", "granite4-dense",
-       "lfm2", "gemma4", "gemma4-moe", "gemma4-e", "llama4", "nemotronh-moe", "nemotronh-latent", "falcon-h1",
-       "falcon-h1-plain", "falcon-h1-biases"}))));
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>({"qwen2",
+                                                                                  "qwen3moe",
+                                                                                  "mixtral",
+                                                                                  "gpt_oss",
+                                                                                  "gemma2",
+                                                                                  "glm4moe",
+                                                                                  "deepseek-v3",
+                                                                                  "qwen3next",
+                                                                                  "granite4-dense",
+                                                                                  "lfm2",
+                                                                                  "gemma4",
+                                                                                  "gemma4-moe",
+                                                                                  "gemma4-e",
+                                                                                  "llama4",
+                                                                                  "nemotronh-moe",
+                                                                                  "nemotronh-latent",
+                                                                                  "falcon-h1",
+                                                                                  "falcon-h1-plain",
+                                                                                  "falcon-h1-biases",
+                                                                                  "gpt_oss-mxfp4",
+                                                                                  "gguf-llama",
+                                                                                  "gguf-qwen2",
+                                                                                  "gguf-mixtral",
+                                                                                  "gguf-qwen3moe",
+                                                                                  "gguf-k"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -145,9 +168,13 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
 TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 24;
   constexpr size_t kPrompts = 2;
-  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
-      {"qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe", "gemma2", "deepseek-v2-lite", "qwen3next",
-       "lfm2", "gemma4", "gemma4-moe", "llama4", "nemotronh-moe", "falcon-h1", "falcon-h1-biases"}))));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(
+      from_range(test::drawn_from<std::string>({"qwen2",         "qwen3moe",      "mixtral",    "llama-untied",
+                                                "gpt_oss",       "qwen2moe",      "gemma2",     "deepseek-v2-lite",
+                                                "qwen3next",     "lfm2",          "gemma4",     "gemma4-moe",
+                                                "llama4",        "nemotronh-moe", "falcon-h1",  "falcon-h1-biases",
+                                                "gpt_oss-mxfp4", "gguf-llama",    "gguf-qwen2", "gguf-mixtral",
+                                                "gguf-qwen3moe", "gguf-k"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

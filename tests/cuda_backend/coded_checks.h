@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "conformance/multiply.h"
@@ -45,6 +47,17 @@ inline Values dequantized(std::span<const tensor::CodeMatrix> parts) {
     weights.insert(weights.end(), values.begin(), values.end());
   }
   return weights;
+}
+
+/// Returns the kind of that name.
+inline CodeLayout code_layout(std::string_view name) {
+  for (const std::span<const CodeLayout> kinds :
+       {std::span<const CodeLayout>(kCodeLayouts), std::span<const CodeLayout>(kByteKinds)}) {
+    const auto found = std::ranges::find(kinds, name, &CodeLayout::name);
+    if (found != kinds.end()) return *found;
+  }
+  FAIL("no kind of codes is named " << name);
+  return {};
 }
 
 /// Returns all kinds of codes.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "cuda_backend/coded_checks.h"
@@ -43,6 +44,20 @@ struct RandomFp8 {
   tensor::Fp8Matrix matrix;
 };
 
+using PackShards = std::function<std::unique_ptr<tensor::PackedWeight>(const tensor::SumShards&)>;
+
+/// Fails unless a weight's columns of a whole and of ranks have the bits of its values.
+void check_shards(Random& random, tensor::Backend& backend, int64_t head_dim, const HostMatrix& plain,
+                  const PackShards& pack) {
+  for (const tensor::RankPosition position : {tensor::RankPosition{0, 1}, {1, 2}, {3, 4}}) {
+    const tensor::SumShards shards = tensor::head_shards(8, head_dim, position);
+    if (shards.owned().begin % tensor::kCodeUnit != 0) continue;
+    INFO("heads of " << head_dim << ", rank " << position.rank << " of " << position.size);
+    const auto wanted = backend.pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards);
+    check_same(random, backend, *pack(shards), *wanted, false);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("weights in codes on a GPU have the bits of their bf16 values") {
@@ -75,13 +90,15 @@ TEST_CASE("4-bit parts of several kinds are one weight on a GPU") {
   Random random(test_seed() + 311);
   const auto backend = make_coding_backend();
   constexpr int64_t kIn = 450;
-  // Numbers of kCodeLayouts: integers with scales of all types, those with minimums, tables.
-  for (const std::vector<size_t>& kinds : {std::vector<size_t>{0, 1, 4}, {0, 2}, {1, 3}, {5, 6}, {7, 8}}) {
+  using Names = std::vector<std::string_view>;
+  // Integers with scales of all types, those with minimums, tables.
+  for (const Names& kinds : {Names{"w4", "w4a16 of 128", "awq"}, Names{"w4", "w4a16 of a row"},
+                             Names{"w4a16 of 128", "gptq"}, Names{"q4_1", "q4_k"}, Names{"iq4_nl", "iq4_xs"}}) {
     std::vector<CodeStorage> storages;
     std::vector<CodeMatrix> parts;
     int64_t out = 0;
-    for (const size_t kind : kinds)
-      storages.push_back(random_codes(random, random.integer(1, 70), kIn, kCodeLayouts[kind]));
+    for (const std::string_view kind : kinds)
+      storages.push_back(random_codes(random, random.integer(1, 70), kIn, code_layout(kind)));
     for (const CodeStorage& storage : storages) {
       parts.push_back(storage.view());
       out += storage.rows;
@@ -168,11 +185,11 @@ TEST_CASE("coded weights on a GPU keep their bits in many rows") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 313);
   const auto backend = make_coding_backend();
-  const std::vector<CodeLayout> kinds = all_code_layouts();
-  for (const size_t kind : {0, 3, 6, 10, 13, 16}) {
+  for (const std::string_view kind : {"w4", "gptq", "q4_k", "nvfp4", "gptq of 8 bits", "q6_k"}) {
+    INFO(kind);
     const int64_t in = random.integer(65, 400);
     const int64_t out = random.integer(1, 150);
-    const CodeStorage storage = random_codes(random, out, in, kinds[kind]);
+    const CodeStorage storage = random_codes(random, out, in, code_layout(kind));
     const CodeMatrix matrix = storage.view();
     const HostMatrix plain = rounded(reference::to_floats(matrix), out, in);
     const tensor::HostTensor tensor = plain.tensor();
@@ -192,43 +209,37 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 314);
   const auto backend = make_coding_backend();
-  const std::vector<CodeLayout> kinds = all_code_layouts();
-  for (const size_t kind : {0, 6, 10, 16}) {
-    // Borders at steps, at units, and inside of units.
-    for (const int64_t head_dim : {64, 96, 32, 20}) {
-      const int64_t in = 8 * head_dim;
-      const int64_t out = random.integer(1, 100);
-      const CodeStorage storage = random_codes(random, out, in, kinds[kind]);
-      const W8Storage small = tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor());
-      const RandomFp8 fp8(random, out, in, 128, 128);
-      const HostMatrix plain_fp8 = rounded(tensor::decode(fp8.matrix), out, in);
+  // Borders at steps, at units, and inside of units.
+  for (const int64_t head_dim : {64, 96, 32, 20}) {
+    const int64_t in = 8 * head_dim;
+    const int64_t out = random.integer(1, 100);
+    for (const std::string_view kind : {"w4", "q4_k", "nvfp4", "q6_k"}) {
+      INFO(kind);
+      const CodeStorage storage = random_codes(random, out, in, code_layout(kind));
       const HostMatrix plain = rounded(reference::to_floats(storage.view()), out, in);
-      const HostMatrix plain_w8 = rounded(tensor::dequantize(small.view()), out, in);
-      for (const tensor::RankPosition position : {tensor::RankPosition{0, 1}, {1, 2}, {3, 4}}) {
-        const tensor::SumShards shards = tensor::head_shards(8, head_dim, position);
-        if (shards.owned().begin % tensor::kCodeUnit != 0) continue;
-        INFO(kinds[kind].name << ", heads of " << head_dim << ", rank " << position.rank << " of " << position.size);
-        check_same(random, *backend,
-                   *backend->pack_sharded_codes(tensor::column_slice(storage.view(), shards.owned()), shards),
-                   *backend->pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards), false);
-        check_same(
-            random, *backend, *backend->pack_sharded_fp8(tensor::column_slice(fp8.matrix, shards.owned()), shards),
-            *backend->pack_sharded(tensor::column_slice(plain_fp8.tensor(), shards.owned()).tensor, shards), false);
-        check_same(random, *backend,
-                   *backend->pack_sharded_w8(tensor::column_slice(small.view(), shards.owned()).matrix,
-                                             W8Activations::kUnquantized, shards),
-                   *backend->pack_sharded(tensor::column_slice(plain_w8.tensor(), shards.owned()).tensor, shards),
-                   false);
-      }
+      check_shards(random, *backend, head_dim, plain, [&](const tensor::SumShards& shards) {
+        return backend->pack_sharded_codes(tensor::column_slice(storage.view(), shards.owned()), shards);
+      });
     }
+    const W8Storage small = tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor());
+    check_shards(random, *backend, head_dim, rounded(tensor::dequantize(small.view()), out, in),
+                 [&](const tensor::SumShards& shards) {
+                   return backend->pack_sharded_w8(tensor::column_slice(small.view(), shards.owned()).matrix,
+                                                   W8Activations::kUnquantized, shards);
+                 });
+    const RandomFp8 fp8(random, out, in, 128, 128);
+    check_shards(random, *backend, head_dim, rounded(tensor::decode(fp8.matrix), out, in),
+                 [&](const tensor::SumShards& shards) {
+                   return backend->pack_sharded_fp8(tensor::column_slice(fp8.matrix, shards.owned()), shards);
+                 });
   }
 }
 
 TEST_CASE("coded experts of other formats than the first are refused") {
   const auto backend = make_coding_backend();
   Random random(test_seed() + 315);
-  const CodeStorage bf16_scales = random_codes(random, 64, 64, kCodeLayouts[0]);
-  const CodeStorage f16_scales = random_codes(random, 64, 64, kCodeLayouts[1]);
+  const CodeStorage bf16_scales = random_codes(random, 64, 64, code_layout("w4"));
+  const CodeStorage f16_scales = random_codes(random, 64, 64, code_layout("w4a16 of 128"));
   const auto packer =
       backend->pack_experts(2, {.routing = {.experts_per_row = 1}, .activation = {}, .has_biases = false}, {});
   packer->add_codes(bf16_scales.view(), bf16_scales.view(), bf16_scales.view());

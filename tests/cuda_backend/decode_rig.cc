@@ -6,6 +6,7 @@
 
 #include "golden_test/golden_file.h"
 #include "model/families/read_config.h"
+#include "model/stage_borders.h"
 
 namespace millrace::test {
 namespace {
@@ -27,14 +28,15 @@ tensor::SamplingParams sampling_of(size_t sequence) {
 
 DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options)
     : options_(options), backends_(std::move(backends)), drawn_(options.sequence_count) {
-  const auto folder = golden_dir() / options.family;
+  const auto folder = options.folder.empty() ? golden_folder(options.family) : options.folder;
   checkpoint_ = model::Checkpoint::open(folder).value();
-  model::ModelConfig config = model::read_config(folder).value();
+  model::ModelConfig config = options.config ? *options.config : model::read_config(folder).value();
   for (model::LayerConfig& layer : config.layers) {
     if (options.chosen_tokens > 0) layer.attention.latent->indexer->chosen_count = options.chosen_tokens;
   }
   const auto stage_count = static_cast<int32_t>(backends_.size());
-  const auto spans = model::stage_spans(model::divide_layers(config.layer_count(), stage_count).value());
+  const auto spans = model::stage_spans(
+      model::move_borders(config, model::divide_layers(config.layer_count(), stage_count).value()).value());
   const auto sequences = static_cast<int32_t>(options.sequence_count);
   for (size_t s = 0; s < spans.size(); ++s) {
     auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],

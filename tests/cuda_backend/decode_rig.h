@@ -1,23 +1,28 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "async/real_runtime.h"
 #include "model/checkpoint.h"
+#include "model/config.h"
 #include "sched/stage/model_runner.h"
 
 namespace millrace::test {
 
-/// A golden model over ModelRunners, one per backend, joined like the stages of one process: each passes on what its
+/// A model over ModelRunners, one per backend, joined like the stages of one process: each passes on what its
 /// run returns. Prompts are computed whole, then all sequences take decode steps together.
 class DecodeRig {
  public:
   struct Options {
-    std::string family = "qwen2";
+    std::string family = "qwen2";              ///< golden model
+    std::filesystem::path folder;              ///< of another model, or its GGUF file
+    std::optional<model::ModelConfig> config;  ///< in place of that of the folder
     int32_t page_size = 16;
     uint32_t host_page_count = 0;
     bool activations_to_host = false;

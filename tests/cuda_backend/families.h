@@ -13,6 +13,15 @@
 
 namespace millrace::test {
 
+/// Fails unless outputs in bf16 are within the tolerance.
+inline void require_near(const Agreement& agreement, const GoldenTolerance& tolerance) {
+  REQUIRE(agreement.logits.max() <= tolerance.bf16_max);
+  REQUIRE(agreement.logits.rms() <= tolerance.bf16_rms);
+  REQUIRE(agreement.logits.kl() <= tolerance.bf16_kl);
+  REQUIRE(agreement.logprob_max <= tolerance.bf16_max);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
 /// Checks logits, logprobs and greedy choices of a family on the CUDA backend with one, two and four stages, in bf16. A
 /// family that needs what the backend lacks is refused by its name.
 inline void require_agreement(const GoldenFamily& family) {
@@ -37,11 +46,7 @@ inline void require_agreement(const GoldenFamily& family) {
   TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = stages});
   const Agreement agreement = measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
   CAPTURE(family.name, stages, agreement.logprob_max, agreement.greedy_checked);
-  REQUIRE(agreement.logits.max() <= family.tolerance.bf16_max);
-  REQUIRE(agreement.logits.rms() <= family.tolerance.bf16_rms);
-  REQUIRE(agreement.logits.kl() <= family.tolerance.bf16_kl);
-  REQUIRE(agreement.logprob_max <= family.tolerance.bf16_max);
-  REQUIRE(agreement.greedy_wrong == 0);
+  require_near(agreement, family.tolerance);
 }
 
 /// Checks the same of a family over a KV cache of 8-bit codes. Int8 errs up to twice as much as bf16 does, and E4M3,

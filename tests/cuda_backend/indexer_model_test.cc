@@ -1,15 +1,17 @@
-// Models with indexers over the ops themselves, emulated or on a GPU. Their indexers choose fewer tokens than the
-// golden models say, so that short prompts need them.
+// Models with indexers over the ops themselves, emulated or on a GPU. Where bits are compared, indexers choose fewer
+// tokens than the golden models say, so that short prompts need them.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
+#include "cuda_backend/families.h"
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
 #include "model/families/read_config.h"
+#include "support/effort.h"
 
 using namespace millrace;
 
@@ -105,4 +107,22 @@ TEST_CASE("ranks change no bit of models with indexers") {
   const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
   test::TestPipeline pipeline(*checkpoint, config, ranks, {.stage_count = 1});
   REQUIRE(test::same_bits(run_alone(pipeline, sequences, 15, 2), wanted));
+}
+
+TEST_CASE("indexers that drop tokens give logits near on a GPU") {
+  constexpr size_t kMinDropped = 90;
+  test::GoldenFamily family = test::read_golden_family(
+      GENERATE(from_range(test::drawn_from<std::string>({"deepseek-v32-sparse", "glm-moe-dsa-sparse"}))));
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  const auto chosen = static_cast<size_t>(config.layers.back().attention.latent->indexer->chosen_count);
+  std::erase_if(family.prompts, [&](const auto& prompt) { return prompt.ids.size() < chosen + kMinDropped; });
+  REQUIRE_FALSE(family.prompts.empty());
+  family.prompts.resize(1);
+  family.prompts.front().greedy.resize(1);
+  const auto backend = cuda::make_backend({.products = test::tested_gemm()});
+  test::TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 2});
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, agreement.logits.max(), agreement.logprob_max, agreement.greedy_checked);
+  test::require_near(agreement, family.tolerance);
 }

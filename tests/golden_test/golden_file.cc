@@ -134,15 +134,17 @@ const std::vector<std::string>& golden_gguf_names() {
   return names;
 }
 
+std::filesystem::path golden_folder(const std::string& name) {
+  if (name == kSmallModelName) return small_model_dir();
+  const std::filesystem::path folder = golden_dir() / name;
+  if (std::ranges::find(golden_gguf_names(), name) == golden_gguf_names().end()) return folder;
+  return model::find_gguf(folder).value().value();
+}
+
 GoldenFamily read_golden_family(const std::string& name) {
-  GoldenFamily family{.name = name, .folder = golden_dir() / name, .tolerance = {}, .prompts = {}};
-  std::filesystem::path file = family.folder / "golden.json";
-  if (name == kSmallModelName) {
-    family.folder = small_model_dir();
-    file = golden_dir() / (name + ".json");
-  }
-  if (std::ranges::find(golden_gguf_names(), name) != golden_gguf_names().end())
-    family.folder = model::find_gguf(family.folder).value().value();
+  GoldenFamily family{.name = name, .folder = golden_folder(name), .tolerance = {}, .prompts = {}};
+  const std::filesystem::path file =
+      name == kSmallModelName ? golden_dir() / (name + ".json") : golden_dir() / name / "golden.json";
   simdjson::dom::parser parser;
   const simdjson::dom::element root = parser.load(file.string());
   const simdjson::dom::element tolerance = root["tolerance"];

@@ -51,6 +51,8 @@ struct GoldenFamily {
 inline constexpr const char* kSmallModelName = "books-4m";
 /// Returns the models in GGUF files.
 [[nodiscard]] const std::vector<std::string>& golden_gguf_names();
+/// Returns the folder of a family's checkpoint, or its GGUF file.
+[[nodiscard]] std::filesystem::path golden_folder(const std::string& name);
 /// Reads a family. Throws when its golden file is missing or malformed.
 [[nodiscard]] GoldenFamily read_golden_family(const std::string& name);
 

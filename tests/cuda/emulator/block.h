@@ -9,6 +9,7 @@
 #include <map>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// The emulator's state as a running kernel sees it: its thread, warp and block. device.h builds CUDA's names on it.
@@ -22,6 +23,46 @@ struct AsyncCopy {
   const void* from = nullptr;
   uint32_t bytes = 0;  ///< of `size`; zeros follow
   uint32_t size = 0;   ///< 4, 8 or 16
+};
+
+/// A thread's copies in the order in which they were started.
+struct CopyQueue {
+  std::vector<AsyncCopy> copies;
+  std::vector<size_t> group_ends;  ///< of committed groups, in `copies`
+  size_t first_group = 0;          ///< that is not waited for
+  size_t first_copy = 0;           ///< of it
+  void clear() {
+    copies.clear();
+    group_ends.clear();
+    first_group = first_copy = 0;
+  }
+};
+
+/// Values that come and go. Their memory stays for the next ones, since threads are many and take short turns.
+template <class T>
+class Reused {
+ public:
+  /// Returns a value as its last user has left it.
+  T& add() {
+    if (count_ == values_.size()) values_.emplace_back();
+    return values_[count_++];
+  }
+  template <class Matches>
+  void remove_if(const Matches& matches) {
+    for (size_t i = 0; i < count_;) {
+      if (matches(values_[i]))
+        std::swap(values_[i], values_[--count_]);
+      else
+        ++i;
+    }
+  }
+  void clear() { count_ = 0; }
+  T* begin() { return values_.data(); }
+  T* end() { return values_.data() + count_; }
+
+ private:
+  std::vector<T> values_;
+  size_t count_ = 0;
 };
 
 /// The sums of wgmma in a thread's registers. They are NaNs from its start to its wait.
@@ -44,13 +85,21 @@ struct Thread {
   uint3 index{};
   int lane = 0;
   int warp = 0;
-  std::vector<std::vector<AsyncCopy>> copies;  // committed groups, oldest first
-  std::vector<AsyncCopy> open_copies;          // not committed yet
-  std::vector<size_t> unfenced;                // 16 bytes each of shared memory, that copies have written
-  std::vector<OpenSums> open_sums;
-  std::vector<OpenOperands> open_operands;
+  CopyQueue copies;
+  std::vector<size_t> unfenced;  // 16 bytes each of shared memory, that copies have written
+  Reused<OpenSums> open_sums;
+  Reused<OpenOperands> open_operands;
   uint64_t wgmma_groups = 0;  // committed
   bool wgmma_fenced = false;  // since a wait
+
+  void forget_work() {
+    copies.clear();
+    unfenced.clear();
+    open_sums.clear();
+    open_operands.clear();
+    wgmma_groups = 0;
+    wgmma_fenced = false;
+  }
 };
 
 /// The inputs of a warp's lanes to a collective, and the addresses of their results.
@@ -101,15 +150,30 @@ struct Block {
 /// Ends the kernel with a KernelFault that begins with the names of kernel, block and thread.
 [[noreturn]] void fault(const std::string& what);
 
+/// A function that its caller keeps.
+template <class Argument>
+class FunctionView {
+ public:
+  template <class Function>
+  FunctionView(const Function& function)  // NOLINT(google-explicit-constructor): callers pass lambdas
+      : object_(&function),
+        call_([](const void* object, const Argument& argument) { (*static_cast<const Function*>(object))(argument); }) {
+  }
+  void operator()(const Argument& argument) const { call_(object_, argument); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, const Argument&);
+};
+
 void synchronize_block(const std::source_location& where);
 /// Waits for all 32 lanes; the last to arrive runs `combine` over all inputs. All must reach the same operation with
 /// the full mask.
 void synchronize_warp(const char* operation, uint32_t mask, const void* in, void* out,
-                      const std::function<void(const Collective&)>& combine);
+                      FunctionView<Collective> combine);
 
 /// Waits likewise for the 128 threads of a warpgroup, which begins at a multiple of 128.
-void synchronize_warpgroup(const char* operation, const void* in,
-                           const std::function<void(const WarpgroupCollective&)>& combine);
+void synchronize_warpgroup(const char* operation, const void* in, FunctionView<WarpgroupCollective> combine);
 
 /// Waits for all threads of the cluster.
 void synchronize_cluster();

@@ -1,37 +1,24 @@
 #include "cuda/emulator/emulator.h"
 
 #include <fmt/core.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "cuda/emulator/block.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#define MILLRACE_ADDRESS_SANITIZER 1
-#endif
-#endif
+#include "cuda/emulator/stacks.h"
 
 namespace millrace::emulator {
 namespace {
 
 namespace context = boost::context::detail;
 
-#ifdef MILLRACE_ADDRESS_SANITIZER
-constexpr size_t kStackBytes = 256 * 1024;
-#else
-constexpr size_t kStackBytes = 32 * 1024;
-#endif
 constexpr size_t kStackShift = 17 * 64;
-constexpr uint32_t kMaxThreads = 1024;
 constexpr size_t kSharedAlignment = 1024;
 constexpr size_t kChunkBytes = 16;
 constexpr size_t kWarpgroupWarps = kWarpgroupThreads / kWarpLanes;
@@ -52,28 +39,11 @@ class Order {
     state_ ^= state_ >> 12;
     state_ ^= state_ << 25;
     state_ ^= state_ >> 27;
-    return static_cast<size_t>((state_ * 0x2545F4914F6CDD1Du) >> 33) % bound;
+    return static_cast<size_t>((state_ * 0x2545F4914F6CDD1Du) >> 32) * bound >> 32;
   }
 
  private:
   uint64_t state_;
-};
-
-/// The stacks of one host thread's fibers, mapped once; pages become resident with use.
-class Stacks {
- public:
-  Stacks()
-      : base_(mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
-    if (base_ == MAP_FAILED) throw std::bad_alloc();
-    madvise(base_, kStackBytes * kMaxThreads, MADV_HUGEPAGE);  // fibers take turns too fast for small pages
-  }
-  Stacks(const Stacks&) = delete;
-  ~Stacks() { munmap(base_, kStackBytes * kMaxThreads); }
-  [[nodiscard]] std::byte* bottom(size_t thread) const { return static_cast<std::byte*>(base_) + thread * kStackBytes; }
-
- private:
-  void* base_;
 };
 
 enum class Wait : uint8_t { kNone, kBlock, kWarp, kWarpgroup, kCluster, kBarrier, kEnded };
@@ -103,6 +73,7 @@ struct RunningBlock : Block {
   const Launch* launch = nullptr;
   RunningCluster* cluster = nullptr;
   std::unique_ptr<std::byte, decltype(&std::free)> memory{nullptr, &std::free};
+  size_t room = 0;  // bytes of `memory`
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;  // whole ones
@@ -122,6 +93,43 @@ struct RunningCluster {
   std::vector<RunningBlock> blocks;
   std::vector<std::function<void()>> copies;  // started, not there yet
   size_t at_barrier = 0;
+};
+
+/// What host threads need to run kernels. It outlives the thread, since each stream has one of its own.
+struct Workshop {
+  Stacks stacks;
+  RunningCluster cluster;
+};
+
+/// A thread's workshop while the thread lives.
+class Tenancy {
+ public:
+  Tenancy() {
+    const std::lock_guard lock(mutex());
+    if (!vacant().empty()) {
+      workshop_ = std::move(vacant().back());
+      vacant().pop_back();
+    }
+    if (workshop_ == nullptr) workshop_ = std::make_unique<Workshop>();
+  }
+  Tenancy(const Tenancy&) = delete;
+  ~Tenancy() {
+    const std::lock_guard lock(mutex());
+    vacant().push_back(std::move(workshop_));
+  }
+  Workshop& operator*() const { return *workshop_; }
+
+ private:
+  // Never destroyed: threads of streams may outlive main.
+  static std::mutex& mutex() {
+    static auto* const kept = new std::mutex;
+    return *kept;
+  }
+  static std::vector<std::unique_ptr<Workshop>>& vacant() {
+    static auto* const kept = new std::vector<std::unique_ptr<Workshop>>;
+    return *kept;
+  }
+  std::unique_ptr<Workshop> workshop_;
 };
 
 thread_local RunningBlock* current = nullptr;
@@ -196,9 +204,13 @@ std::string stuck(const RunningBlock& block) {
   return text + fmt::format(", {} have ended, and none can go on", block.ended);
 }
 
+bool is_same(const char* operation, const char* other) {
+  return operation == other || std::strcmp(operation, other) == 0;
+}
+
 void start_fibers(RunningBlock& block, const Stacks& stacks, size_t first_stack) {
   const dim3 shape = block.shape;
-  block.fibers = std::vector<Fiber>(size_t{shape.x} * shape.y * shape.z);
+  block.fibers.resize(size_t{shape.x} * shape.y * shape.z);
   block.warps.assign(block.fibers.size() / kWarpLanes, {});
   block.warpgroups.assign(block.fibers.size() / kWarpgroupThreads, {});
   for (size_t i = 0; i < block.fibers.size(); ++i) {
@@ -207,6 +219,8 @@ void start_fibers(RunningBlock& block, const Stacks& stacks, size_t first_stack)
     fiber.index = {linear % shape.x, linear / shape.x % shape.y, linear / shape.x / shape.y};
     fiber.lane = static_cast<int>(i) % kWarpLanes;
     fiber.warp = static_cast<int>(i) / kWarpLanes;
+    fiber.wait = Wait::kNone;
+    fiber.forget_work();
     fiber.stack = stacks.bottom(first_stack + i);
 #ifdef MILLRACE_ADDRESS_SANITIZER
     __asan_unpoison_memory_region(fiber.stack, kStackBytes);
@@ -223,7 +237,9 @@ void prepare_block(RunningBlock& block, const Launch& launch, uint3 index) {
   // The address sanitizer sees exactly as much memory as was asked for.
   const size_t room =
       std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) & ~(kSharedAlignment - 1));
-  block.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kSharedAlignment, room)));
+  if (room != block.room || !kKeepsSharedMemory)
+    block.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kSharedAlignment, room)));
+  block.room = room;
   block.shared = block.memory.get();
   std::memset(block.shared, kUnwritten, launch.shared_bytes);
 #ifdef MILLRACE_ADDRESS_SANITIZER
@@ -235,6 +251,10 @@ void prepare_block(RunningBlock& block, const Launch& launch, uint3 index) {
   block.shape = launch.block;
   block.shared_bytes = launch.shared_bytes;
   block.launch = &launch;
+  block.barriers.clear();
+  block.runnable.clear();
+  block.ended = block.at_barrier = 0;
+  block.fault.clear();
   block.unfenced.assign((launch.shared_bytes + kChunkBytes - 1) / kChunkBytes, 0);
 }
 
@@ -264,9 +284,12 @@ bool take_turn(RunningCluster& cluster, Order& order) {
   return true;
 }
 
-void run_cluster(const Launch& launch, const std::vector<uint3>& indices, const Stacks& stacks, Order& order) {
-  RunningCluster cluster;
-  cluster.blocks = std::vector<RunningBlock>(indices.size());
+/// Runs a cluster in the memory of an earlier one.
+void run_cluster(const Launch& launch, const std::vector<uint3>& indices, const Stacks& stacks, Order& order,
+                 RunningCluster& cluster) {
+  cluster.blocks.resize(indices.size());
+  cluster.copies.clear();
+  cluster.at_barrier = 0;
   for (size_t i = 0; i < indices.size(); ++i) {
     RunningBlock& block = cluster.blocks[i];
     prepare_block(block, launch, indices[i]);
@@ -275,8 +298,7 @@ void run_cluster(const Launch& launch, const std::vector<uint3>& indices, const 
     start_fibers(block, stacks, i * block.shape.x * block.shape.y * block.shape.z);
   }
   struct Restore {
-    RunningBlock* outer = current;
-    ~Restore() { current = outer; }
+    ~Restore() { current = nullptr; }
   } restore;
   while (take_turn(cluster, order)) {
   }
@@ -345,12 +367,12 @@ void synchronize_block(const std::source_location& where) {
 }
 
 void synchronize_warp(const char* operation, uint32_t mask, const void* in, void* out,
-                      const std::function<void(const Collective&)>& combine) {
+                      FunctionView<Collective> combine) {
   RunningBlock& block = *current;
   Fiber& fiber = *block.running;
   Warp& warp = block.warps[static_cast<size_t>(fiber.warp)];
   if (mask != kFullMask) fault(fmt::format("{} with the mask {:#x}, wanted all lanes", operation, mask));
-  if (warp.arrived != 0 && std::strcmp(warp.operation, operation) != 0) {
+  if (warp.arrived != 0 && !is_same(warp.operation, operation)) {
     fault(fmt::format("comes to {} while lanes {:#x} wait at {}", operation, warp.arrived, warp.operation));
   }
   const auto lane = static_cast<size_t>(fiber.lane);
@@ -373,14 +395,13 @@ void synchronize_warp(const char* operation, uint32_t mask, const void* in, void
   }
 }
 
-void synchronize_warpgroup(const char* operation, const void* in,
-                           const std::function<void(const WarpgroupCollective&)>& combine) {
+void synchronize_warpgroup(const char* operation, const void* in, FunctionView<WarpgroupCollective> combine) {
   RunningBlock& block = *current;
   Fiber& fiber = *block.running;
   const auto index = static_cast<size_t>(fiber.warp) / kWarpgroupWarps;
   if (index >= block.warpgroups.size()) fault(fmt::format("{} by a warp outside of any warpgroup", operation));
   Warpgroup& group = block.warpgroups[index];
-  if (group.arrived != 0 && std::strcmp(group.operation, operation) != 0) {
+  if (group.arrived != 0 && !is_same(group.operation, operation)) {
     fault(fmt::format("comes to {} while {} threads wait at {}", operation, group.arrived, group.operation));
   }
   const size_t first = index * kWarpgroupThreads;
@@ -439,13 +460,15 @@ void land_later(std::function<void()> land) {
 
 void run(const Launch& launch) {
   check_limits(launch);
+  if (current != nullptr) throw KernelFault(fmt::format("{}: launched by a kernel", launch.name));
   const uint32_t together = launch.cluster_blocks;
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > kMaxThreads || threads % kWarpLanes != 0) {
     throw KernelFault(
         fmt::format("{}: {} threads per block, wanted whole warps, at most {}", launch.name, threads, kMaxThreads));
   }
-  thread_local Stacks stacks;
+  thread_local const Tenancy tenancy;
+  Workshop& workshop = *tenancy;
   Order order(order_seed.load());
   const dim3& grid = launch.grid;
   if (together == 0 || grid.x % together != 0 || threads * together > kMaxThreads) {
@@ -460,7 +483,7 @@ void run(const Launch& launch) {
       const auto linear = static_cast<uint32_t>(clusters[left - 1]) * together + i;
       indices.push_back({linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y});
     }
-    run_cluster(launch, indices, stacks, order);
+    run_cluster(launch, indices, workshop.stacks, order, workshop.cluster);
   }
 }
 

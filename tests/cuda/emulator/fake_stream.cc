@@ -18,8 +18,8 @@ std::atomic<uint64_t> stream_count{0};
 std::atomic<uint64_t> capture_count{0};
 
 // The bookkeeping of std::atomic::wait would order the waiter before the waker.
-void wait_while(const std::atomic<uint32_t>& word, uint32_t value) {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+void wait_while(const std::atomic<uint32_t>& word, uint32_t value, const timespec* most = nullptr) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, most, nullptr, 0);
 }
 
 void wake(std::atomic<uint32_t>& word) {
@@ -53,6 +53,14 @@ cudaError_t Signal::wait() const {
   return query();
 }
 
+cudaError_t Signal::wait(std::chrono::microseconds most) const {
+  if (query() == cudaErrorNotReady) {
+    const timespec patience{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(most).count()};
+    wait_while(outcome_, cudaErrorNotReady, &patience);
+  }
+  return query();
+}
+
 }  // namespace millrace::emulator
 
 using millrace::emulator::Signal;
@@ -63,13 +71,7 @@ CUstream_st::CUstream_st(int its_device) : device(its_device), newest_(new Task)
   thread_ = std::thread([this, first = newest_, number = ++millrace::emulator::stream_count]() mutable {
     std::minstd_rand random(static_cast<uint32_t>(millrace::emulator::delays.seed + number));
     for (Task* done = first;;) {
-      Task* next = nullptr;
-      for (;;) {
-        const uint32_t seen = submitted_.load(std::memory_order_acquire);
-        next = done->next.load(std::memory_order_acquire);
-        if (next != nullptr) break;
-        millrace::emulator::wait_while(submitted_, seen);
-      }
+      Task* const next = next_task(*done);
       delete done;
       done = next;
       if (!next->work) {
@@ -93,6 +95,18 @@ CUstream_st::~CUstream_st() {
   thread_.join();
 }
 
+CUstream_st::Task* CUstream_st::next_task(const Task& done) {
+  for (;;) {
+    const uint32_t seen = submitted_.load(std::memory_order_acquire);
+    sleeps_.store(true, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // before it looks again, as in enqueue()
+    Task* const next = done.next.load(std::memory_order_acquire);
+    if (next == nullptr) millrace::emulator::wait_while(submitted_, seen);
+    sleeps_.store(false, std::memory_order_relaxed);
+    if (next != nullptr) return next;
+  }
+}
+
 void CUstream_st::enqueue(Work work) {
   if (capturing()) {
     captured_->push_back(std::move(work));
@@ -103,7 +117,8 @@ void CUstream_st::enqueue(Work work) {
   newest_->next.store(task, std::memory_order_release);
   newest_ = task;
   submitted_.fetch_add(1, std::memory_order_release);
-  millrace::emulator::wake(submitted_);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleeps_.load(std::memory_order_relaxed)) millrace::emulator::wake(submitted_);
 }
 
 void CUstream_st::begin_capture() {

@@ -22,6 +22,8 @@ class Signal {
   /// Returns cudaErrorNotReady until it is set.
   [[nodiscard]] cudaError_t query() const;
   [[nodiscard]] cudaError_t wait() const;
+  /// Waits for a while, and returns what query() then does.
+  [[nodiscard]] cudaError_t wait(std::chrono::microseconds most) const;
   /// Returns when it was set.
   [[nodiscard]] std::chrono::steady_clock::time_point time() const { return time_; }
 
@@ -73,11 +75,13 @@ struct CUstream_st {
     millrace::emulator::Work work;
     std::atomic<Task*> next{nullptr};
   };
-  void run_tasks(uint64_t number);
+  /// Returns the task after one that is done.
+  [[nodiscard]] Task* next_task(const Task& done);
 
   std::mutex submit_mutex_;  // among submitters; the stream's thread never takes it
   Task* newest_;             // guarded by submit_mutex_
   std::atomic<uint32_t> submitted_{0};
+  std::atomic<bool> sleeps_{false};  // the stream's thread; read without order
   // State of the thread that captures.
   std::unique_ptr<millrace::emulator::WorkList> captured_;
   std::thread::id capturer_;

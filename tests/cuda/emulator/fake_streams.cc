@@ -132,9 +132,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (state().stuck != cudaSuccess) return returned(static_cast<cudaError_t>(state().stuck.load()));
-  const std::lock_guard lock(event->mutex);
-  if (event->capture_number != 0) return returned(cudaErrorCapturedEvent);
-  return returned(event->signal ? event->signal->query() : cudaSuccess);
+  std::shared_ptr<Signal> signal;
+  {
+    const std::lock_guard lock(event->mutex);
+    if (event->capture_number != 0) return returned(cudaErrorCapturedEvent);
+    signal = event->signal;
+  }
+  // Emulated work is long, and whoever asks again and again would take its processor.
+  constexpr std::chrono::microseconds kPatience(200);
+  return returned(signal ? signal->wait(kPatience) : cudaSuccess);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "cuda/emulator/block.h"
 
@@ -99,13 +98,18 @@ void note_unfenced(const void* to) {
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const float c[4] = {d[0], d[1], d[2], d[3]};
   const MmaOperands operands{a, b, c};
-  synchronize_warp("mma", kFullWarp, &operands, d, multiply_in_warp);
+  synchronize_warp("mma", kFullWarp, &operands, d, [](const Collective& lanes) { multiply_in_warp(lanes); });
 }
 
 void load_matrix(uint32_t (&registers)[4], const void* row, bool transposed) {
   check_aligned("ldmatrix", row);
   synchronize_warp(transposed ? "ldmatrix.trans" : "ldmatrix", kFullWarp, row, registers,
-                   transposed ? gather_matrices<true> : gather_matrices<false>);
+                   [transposed](const Collective& lanes) {
+                     if (transposed)
+                       gather_matrices<true>(lanes);
+                     else
+                       gather_matrices<false>(lanes);
+                   });
 }
 
 void copy_async(void* shared, const void* global, uint32_t bytes, uint32_t size) {
@@ -114,23 +118,23 @@ void copy_async(void* shared, const void* global, uint32_t bytes, uint32_t size)
   if (bytes > size) fault(fmt::format("cp.async of {} bytes", bytes));
   // Until the wait nobody may count on what was there or on what will be: both are NaNs.
   std::memset(shared, 0xFF, size);
-  current_thread().open_copies.push_back({.to = shared, .from = global, .bytes = bytes, .size = size});
+  current_thread().copies.copies.push_back({.to = shared, .from = global, .bytes = bytes, .size = size});
 }
 
 void commit_copies() {
-  Thread& thread = current_thread();
-  thread.copies.push_back(std::exchange(thread.open_copies, {}));
+  CopyQueue& queue = current_thread().copies;
+  queue.group_ends.push_back(queue.copies.size());
 }
 
 void wait_copies(size_t pending) {
-  std::vector<std::vector<AsyncCopy>>& groups = current_thread().copies;
-  while (groups.size() > pending) {
-    for (const AsyncCopy& one : groups.front()) {
-      copy(one);
-      note_unfenced(one.to);
+  CopyQueue& queue = current_thread().copies;
+  while (queue.group_ends.size() - queue.first_group > pending) {
+    for (const size_t end = queue.group_ends[queue.first_group++]; queue.first_copy < end; ++queue.first_copy) {
+      copy(queue.copies[queue.first_copy]);
+      note_unfenced(queue.copies[queue.first_copy].to);
     }
-    groups.erase(groups.begin());
   }
+  if (queue.first_copy == queue.copies.size() && queue.first_group == queue.group_ends.size()) queue.clear();
 }
 
 }  // namespace millrace::emulator

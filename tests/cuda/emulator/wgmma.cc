@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "cuda/emulator/block.h"
 
@@ -18,6 +20,8 @@ constexpr size_t kInputs = 16;
 constexpr size_t kOperandChunkBytes = 16;
 constexpr size_t kChunkInputs = 8;
 constexpr size_t kRowBytes = 128;
+constexpr size_t kMaxColumns = 256;
+constexpr size_t kMaxTerms = 2 * kInputs;  // of E4M3, two in each element
 constexpr uint64_t kSwizzle128 = 1;
 
 struct Operands {
@@ -36,13 +40,12 @@ uint64_t field(uint64_t descriptor, int shift) {
 }
 
 /// Reads the operand of a descriptor, row by row, 16 inputs each.
-std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_be_fenced) {
+void read_operand(uint64_t descriptor, size_t rows, bool must_be_fenced, uint16_t* values) {
   const Block& block = current_block();
   if (descriptor >> 62 != kSwizzle128) fault("wgmma: an operand without the 128-byte swizzle");
   if ((descriptor >> 49 & 7) != 0) fault("wgmma: an operand whose rows begin inside of a group of eight");
   const size_t start = field(descriptor, 0) << 4;
   const size_t group_distance = field(descriptor, 32) << 4;
-  std::vector<uint16_t> values(rows * kInputs);
   for (size_t row = 0; row < rows; ++row) {
     for (size_t half = 0; half < 2; ++half) {
       const size_t plain = start + row / 8 * group_distance + row % 8 * kRowBytes + half * kOperandChunkBytes;
@@ -53,10 +56,9 @@ std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_b
       if (must_be_fenced && block.unfenced[at / kOperandChunkBytes] != 0) {
         fault(fmt::format("wgmma: reads at {} what a copy has written, without fence.proxy.async between", at));
       }
-      std::memcpy(values.data() + row * kInputs + half * kChunkInputs, block.shared + at, kOperandChunkBytes);
+      std::memcpy(values + row * kInputs + half * kChunkInputs, block.shared + at, kOperandChunkBytes);
     }
   }
-  return values;
 }
 
 /// Returns the number of a code of E4M3.
@@ -67,17 +69,38 @@ float e4m3_number(uint32_t code) {
   return code > 0x7F ? -number : number;
 }
 
-/// Returns the product of elements of an operand, or of the two codes in each, added to a sum one by one.
-float add_products(float sum, uint16_t a, uint16_t b, bool is_e4m3) {
-  const auto widened = [](uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); };
-  if (!is_e4m3) return sum + widened(a) * widened(b);
-  sum += e4m3_number(a & 255u) * e4m3_number(b & 255u);
-  return sum + e4m3_number(a >> 8u) * e4m3_number(b >> 8u);
+/// Operands as numbers, and their sums. One for each host thread, since fibers' stacks are small.
+struct Product {
+  float a[kRows][kMaxTerms];
+  float b[kMaxTerms][kMaxColumns];  // transposed
+  float sums[kRows][kMaxColumns];
+};
+
+/// Reads an element of an operand: a number in bf16, or two codes, the first in the lower half.
+void read_terms(uint16_t element, bool is_e4m3, float* terms, size_t distance) {
+  if (is_e4m3) {
+    terms[0] = e4m3_number(element & 255u);
+    terms[distance] = e4m3_number(element >> 8u);
+  } else {
+    terms[0] = std::bit_cast<float>(uint32_t{element} << 16);
+  }
+}
+
+/// Adds the products to the sums one by one, in the order of inputs.
+void add_products(Product& product, size_t columns, size_t terms) {
+  for (size_t row = 0; row < kRows; ++row) {
+    float* const sums = product.sums[row];
+    for (size_t k = 0; k < terms; ++k) {
+      const float factor = product.a[row][k];
+      const float* const others = product.b[k];
+      for (size_t column = 0; column < columns; ++column) sums[column] += factor * others[column];
+    }
+  }
 }
 
 /// Returns the sums in flight in these registers, or starts new ones from their values.
 OpenSums& open_sums(const Operands& own) {
-  std::vector<OpenSums>& all = own.thread->open_sums;
+  Reused<OpenSums>& all = own.thread->open_sums;
   const auto found = std::find_if(all.begin(), all.end(), [&](const OpenSums& one) { return one.registers == own.d; });
   const size_t count = static_cast<size_t>(own.columns) / 2;
   if (found != all.end()) {
@@ -85,15 +108,16 @@ OpenSums& open_sums(const Operands& own) {
     return *found;
   }
   if (!own.thread->wgmma_fenced) fault("wgmma: its registers were free for others, without wgmma.fence since");
-  all.push_back({own.d, std::vector<float>(own.d, own.d + count), 0});
+  OpenSums& added = all.add();
+  added.registers = own.d;
+  added.values.assign(own.d, own.d + count);
   // Until the wait nobody may count on what was there or on what will be.
   std::fill(own.d, own.d + count, std::numeric_limits<float>::quiet_NaN());
-  return all.back();
+  return added;
 }
 
 /// Reads an operand from the registers of all threads: as mma has it, of warp w for the rows 16w….
-std::vector<uint16_t> read_registers(const WarpgroupCollective& threads) {
-  std::vector<uint16_t> values(kRows * kInputs);
+void read_registers(const WarpgroupCollective& threads, uint16_t* values) {
   for (size_t i = 0; i < kWarpgroupThreads; ++i) {
     const uint32_t* const own = static_cast<const Operands*>(threads.in[i])->registers;
     const size_t lane = i % kWarpLanes;
@@ -104,7 +128,14 @@ std::vector<uint16_t> read_registers(const WarpgroupCollective& threads) {
       values[row * kInputs + input + 1] = static_cast<uint16_t>(own[r] >> 16);
     }
   }
-  return values;
+}
+
+/// Calls use(sum of the thread, its row, its column): of each 8 columns (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1).
+template <class Use>
+void for_sums(size_t thread, size_t count, const Use& use) {
+  const size_t lane = thread % kWarpLanes;
+  for (size_t s = 0; s < count; ++s)
+    use(s, thread / kWarpLanes * 16 + lane / 4 + s % 4 / 2 * 8, s / 4 * 8 + lane % 4 * 2 + s % 2);
 }
 
 void multiply_in_warpgroup(const WarpgroupCollective& threads) {
@@ -118,46 +149,61 @@ void multiply_in_warpgroup(const WarpgroupCollective& threads) {
       fault("wgmma: the threads of a warpgroup name different operands");
     }
   }
-  const std::vector<uint16_t> a =
-      first.registers == nullptr ? read_operand(first.a, kRows, true) : read_registers(threads);
-  const std::vector<uint16_t> b = read_operand(first.b, columns, true);
-  for (size_t i = 0; i < kWarpgroupThreads; ++i) {
-    const Operands own = at(i);
-    OpenSums& sums = open_sums(own);
-    sums.group = own.thread->wgmma_groups;
-    if (!own.adds) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
-    const size_t lane = i % kWarpLanes;
-    for (size_t s = 0; s < sums.values.size();
-         ++s) {  // of each 8 columns (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1)
-      const size_t row = i / kWarpLanes * 16 + lane / 4 + s % 4 / 2 * 8;
-      const size_t column = s / 4 * 8 + lane % 4 * 2 + s % 2;
-      for (size_t k = 0; k < kInputs; ++k) {
-        sums.values[s] = add_products(sums.values[s], a[row * kInputs + k], b[column * kInputs + k], own.is_e4m3);
-      }
-    }
+  const bool a_is_shared = first.registers == nullptr;
+  OpenOperands& kept = first.thread->open_operands.add();
+  kept.a_is_shared = a_is_shared;
+  kept.a = first.a;
+  kept.b = first.b;
+  kept.columns = first.columns;
+  kept.group = first.thread->wgmma_groups;
+  kept.values.resize((kRows + columns) * kInputs);
+  uint16_t* const a = kept.values.data();
+  uint16_t* const b = a + kRows * kInputs;
+  if (a_is_shared) {
+    read_operand(first.a, kRows, true, a);
+  } else {
+    read_registers(threads, a);
   }
-  first.thread->open_operands.push_back({.a_is_shared = first.registers == nullptr,
-                                         .a = first.a,
-                                         .b = first.b,
-                                         .columns = first.columns,
-                                         .group = first.thread->wgmma_groups});
-  std::vector<uint16_t>& kept = first.thread->open_operands.back().values;
-  if (first.registers == nullptr) kept = a;
-  kept.insert(kept.end(), b.begin(), b.end());
+  read_operand(first.b, columns, true, b);
+
+  thread_local const auto product = std::make_unique<Product>();
+  const size_t per_element = first.is_e4m3 ? 2 : 1;
+  for (size_t i = 0; i < kRows * kInputs; ++i)
+    read_terms(a[i], first.is_e4m3, &product->a[i / kInputs][i % kInputs * per_element], 1);
+  for (size_t i = 0; i < columns * kInputs; ++i)
+    read_terms(b[i], first.is_e4m3, &product->b[i % kInputs * per_element][i / kInputs], kMaxColumns);
+  for (size_t i = 0; i < kWarpgroupThreads; ++i) {
+    OpenSums& sums = open_sums(at(i));
+    sums.group = at(i).thread->wgmma_groups;
+    for_sums(i, sums.values.size(), [&](size_t s, size_t row, size_t column) {
+      product->sums[row][column] = first.adds ? sums.values[s] : 0.0f;
+    });
+  }
+  add_products(*product, columns, kInputs * per_element);
+  for (size_t i = 0; i < kWarpgroupThreads; ++i) {
+    OpenSums& sums = open_sums(at(i));
+    for_sums(i, sums.values.size(),
+             [&](size_t s, size_t row, size_t column) { sums.values[s] = product->sums[row][column]; });
+  }
 }
 
 void check_unchanged(const OpenOperands& read) {
-  std::vector<uint16_t> now;
-  if (read.a_is_shared) now = read_operand(read.a, kRows, false);
-  const std::vector<uint16_t> b = read_operand(read.b, static_cast<size_t>(read.columns), false);
-  now.insert(now.end(), b.begin(), b.end());
+  thread_local std::vector<uint16_t> now;
+  now.resize(read.values.size());
+  uint16_t* const b = now.data() + kRows * kInputs;
+  if (read.a_is_shared) {
+    read_operand(read.a, kRows, false, now.data());
+  } else {
+    std::copy_n(read.values.begin(), kRows * kInputs, now.begin());
+  }
+  read_operand(read.b, static_cast<size_t>(read.columns), false, b);
   if (now != read.values) fault("wgmma: what it reads has changed before its wait");
 }
 
 void multiply(const Operands& operands) {
   const int columns = operands.columns;
-  if (columns % 8 != 0 || columns < 8 || columns > 256) fault(fmt::format("wgmma of {} columns", columns));
-  synchronize_warpgroup("wgmma", &operands, multiply_in_warpgroup);
+  if (columns % 8 != 0 || columns < 8 || columns > int{kMaxColumns}) fault(fmt::format("wgmma of {} columns", columns));
+  synchronize_warpgroup("wgmma", &operands, [](const WarpgroupCollective& threads) { multiply_in_warpgroup(threads); });
 }
 
 }  // namespace
@@ -192,12 +238,12 @@ void wgmma_commit() {
 void wgmma_wait(size_t pending) {
   Thread& thread = current_thread();
   const auto is_complete = [&](uint64_t group) { return group + pending < thread.wgmma_groups; };
-  std::erase_if(thread.open_operands, [&](const OpenOperands& read) {
+  thread.open_operands.remove_if([&](const OpenOperands& read) {
     if (!is_complete(read.group)) return false;
     check_unchanged(read);
     return true;
   });
-  std::erase_if(thread.open_sums, [&](const OpenSums& sums) {
+  thread.open_sums.remove_if([&](const OpenSums& sums) {
     if (!is_complete(sums.group)) return false;
     std::copy(sums.values.begin(), sums.values.end(), sums.registers);
     return true;
