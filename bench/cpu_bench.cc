@@ -142,7 +142,9 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
         "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits, "
         "w8a8_int8:\n"
         "                        with a scale per channel and per input row, fp8: E4M3 in blocks, w4; of GGUF:\n"
-        "                        q4_k, q5_k, q6_k, q8_0; several take turns, and the ratio of their times is printed\n"
+        "                        q4_k, q5_k, q6_k, q8_0, and q5_k_bytes, q6_k_bytes in 8 bits; several take turns, "
+        "and\n"
+        "                        the ratio of their times is printed\n"
         "  --seed N              of whose turn it is (default: drawn, and printed)\n");
   }
   if (accepted.rows) fmt::print("  --rows 1,8            rows of the products\n");
@@ -188,9 +190,10 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
   return isas;
 }
 
-constexpr WeightFormat kQuantized[] = {WeightFormat::kW8,  WeightFormat::kW8A8, WeightFormat::kW8A8Int8,
-                                       WeightFormat::kFp8, WeightFormat::kW4,   WeightFormat::kQ4K,
-                                       WeightFormat::kQ5K, WeightFormat::kQ6K,  WeightFormat::kQ8_0};
+constexpr WeightFormat kQuantized[] = {WeightFormat::kW8,       WeightFormat::kW8A8,    WeightFormat::kW8A8Int8,
+                                       WeightFormat::kFp8,      WeightFormat::kW4,      WeightFormat::kQ4K,
+                                       WeightFormat::kQ5K,      WeightFormat::kQ6K,     WeightFormat::kQ8_0,
+                                       WeightFormat::kQ5KBytes, WeightFormat::kQ6KBytes};
 
 std::vector<WeightFormat> parse_weights(std::string_view list) {
   std::vector<WeightFormat> formats;
@@ -198,7 +201,8 @@ std::vector<WeightFormat> parse_weights(std::string_view list) {
     const auto named = [part](WeightFormat format) { return part == name_of(format, tensor::DType::kBF16); };
     const auto* const found = std::ranges::find_if(kQuantized, named);
     if (found == std::end(kQuantized) && part != "compute") {
-      refuse("--weights", part, "compute, w8, w8a8, w8a8_int8, fp8, w4, q4_k, q5_k, q6_k or q8_0");
+      refuse("--weights", part,
+             "compute, w8, w8a8, w8a8_int8, fp8, w4, q4_k, q5_k, q6_k, q8_0, q5_k_bytes or q6_k_bytes");
     }
     formats.push_back(part == "compute" ? WeightFormat::kCompute : *found);
   }
@@ -218,6 +222,8 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
     case WeightFormat::kQ5K: return "q5_k";
     case WeightFormat::kQ6K: return "q6_k";
     case WeightFormat::kQ8_0: return "q8_0";
+    case WeightFormat::kQ5KBytes: return "q5_k_bytes";
+    case WeightFormat::kQ6KBytes: return "q6_k_bytes";
     case WeightFormat::kCompute: break;
   }
   return tensor::to_string(compute);
@@ -229,7 +235,9 @@ bool has_codes(WeightFormat format) {
     case WeightFormat::kQ4K:
     case WeightFormat::kQ5K:
     case WeightFormat::kQ6K:
-    case WeightFormat::kQ8_0: return true;
+    case WeightFormat::kQ8_0:
+    case WeightFormat::kQ5KBytes:
+    case WeightFormat::kQ6KBytes: return true;
     default: return false;
   }
 }
@@ -237,14 +245,16 @@ bool has_codes(WeightFormat format) {
 tensor::CodeStorage make_codes(const tensor::HostTensor& matrix, WeightFormat format) {
   if (format == WeightFormat::kW4) return tensor::quantize_w4(matrix);
   constexpr uint16_t kScale = 0x1400;  // 2^-10 as f16
-  const bool has_minimums = format == WeightFormat::kQ4K || format == WeightFormat::kQ5K;
-  const bool has_halves = format == WeightFormat::kQ6K;
-  const int integer_bits = format == WeightFormat::kQ5K ? 5 : has_halves ? 6 : 8;
+  const bool is_q5_k = format == WeightFormat::kQ5K || format == WeightFormat::kQ5KBytes;
+  const bool has_minimums = format == WeightFormat::kQ4K || is_q5_k;
+  const bool has_halves = format == WeightFormat::kQ6K || format == WeightFormat::kQ6KBytes;
+  const bool takes_bytes = format == WeightFormat::kQ5KBytes || format == WeightFormat::kQ6KBytes;
+  const int integer_bits = is_q5_k ? 5 : has_halves ? 6 : 8;
   tensor::CodeStorage storage{.name = matrix.name,
                               .rows = matrix.shape[0],
                               .cols = matrix.shape[1],
                               .bits = format == WeightFormat::kQ4K ? 4 : 8,
-                              .integer_bits = integer_bits,
+                              .integer_bits = takes_bytes ? 8 : integer_bits,
                               .offsets = has_minimums ? tensor::CodeOffsets::kMinimums : tensor::CodeOffsets::kNone,
                               .group = format == WeightFormat::kQ8_0 ? 32 : 256,
                               .scale_dtype = tensor::DType::kF16,

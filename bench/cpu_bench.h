@@ -36,7 +36,20 @@ struct Timing {
 }
 
 /// The format of a GEMM's weights.
-enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kFp8, kW4, kQ4K, kQ5K, kQ6K, kQ8_0 };
+enum class WeightFormat : uint8_t {
+  kCompute,
+  kW8,
+  kW8A8,
+  kW8A8Int8,
+  kFp8,
+  kW4,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kQ8_0,
+  kQ5KBytes,
+  kQ6KBytes
+};
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
 /// Quantizes a matrix to a format of 8 bits.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);

@@ -163,7 +163,7 @@ constexpr CodePanelFormat kQ4KFormat = {.units = 8,
                                         .has_factors = true,
                                         .offset = 0};
 constexpr CodePanelFormat kQ6KFormat = {
-    .units = 8, .scale_type = CodeScaleType::kF16, .half_type = CodeHalfType::kInt8, .bits = 8, .offset = 128};
+    .units = 8, .scale_type = CodeScaleType::kF16, .half_type = CodeHalfType::kInt8, .bits = 6, .offset = 32};
 
 /// Returns the layout of a format's panels of codes; null for others.
 const CodePanelFormat* code_format(Format format) {

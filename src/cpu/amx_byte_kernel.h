@@ -1,6 +1,6 @@
 #pragma once
 
-// GEMM of panels of codes of 5 or 8 bits with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
+// GEMM of panels of codes of 5, 6 or 8 bits with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
 
 #include "cpu/amx_nibble_kernel.h"
 #include "cpu/byte_kernel.h"
@@ -10,8 +10,9 @@ namespace {
 
 template <bool kHalves>
 void tiled_bytes(const GemmTask& task) {
+  if (task.codes->bits == 6) return tiled_codes<kHalves>(task, unpack_runs<6>);
   if constexpr (!kHalves) {  // no format of 5 bits has factors of halves
-    if (task.codes->bits == 5) return tiled_codes<false>(task, unpack_five_bits);
+    if (task.codes->bits == 5) return tiled_codes<false>(task, unpack_runs<5>);
   }
   tiled_codes<kHalves>(task, [](const char* codes, char* out) { __builtin_memcpy(out, codes, kByteUnitCodeBytes); });
 }

@@ -1,9 +1,10 @@
 #pragma once
 
-// GEMM of panels of codes of 5 or 8 bits with 8-bit rows. Within a unit of 32 summed elements, or its half where
+// GEMM of panels of codes of 5, 6 or 8 bits with 8-bit rows. Within a unit of 32 summed elements, or its half where
 // halves have factors, the sums are integers, equal for every instruction set and path. Units are added in f32 in
 // order. Included only by kernels.cc.
 
+#include "cpu/code_runs.h"
 #include "cpu/nibble_kernel.h"
 
 namespace millrace::cpu {
@@ -13,12 +14,12 @@ namespace {
 constexpr int64_t kSharedByteUnits = 8;
 static_assert(kSharedByteUnits <= kUnpackedUnits);
 
-/// Steps per loop iteration. With a whole unit of several rows the compiler loads all inputs first, beyond the
+/// Runs per loop iteration. With a whole unit of several rows of bytes the compiler loads all inputs first, beyond the
 /// registers.
-template <int R>
-constexpr int kByteStepUnroll = !kWideTiles ? 1
-                                : R == 1    ? 4
-                                            : 2;
+template <int kBits, int R>
+constexpr int kRunUnroll = !kWideTiles || kBits != 8 ? 1
+                           : R == 1                  ? 4
+                                                     : 2;
 
 /// The codes of a panel at compile time.
 template <int kCodeBits, CodeOffsetType kOffsetType, bool kHasHalves>
@@ -34,120 +35,185 @@ struct ByteCodes {
 template <CodeOffsetType kType>
 constexpr int kByteOffsets = (kType == CodeOffsetType::kZeroPoints ? 0 : 1) - (kSignedCodeTables ? 1 : 0);
 
-/// Returns an LHS row's part in a unit, or in its half of inputs `half` where halves have factors.
+/// The constant that is subtracted from the integers of codes, as they are in the panel.
 template <class Codes>
-MILLRACE_INLINE CodeLhs byte_lhs(const CodePanelFormat& format, const LhsQuantParams& params, const char* half) {
-  const int offset = Codes::kBits == 8 ? kByteOffsets<Codes::kType> * 128 : format.offset;
-  if constexpr (Codes::kHalves) return {params, offset, half};
-  return {params, offset};
+MILLRACE_INLINE int byte_offset(const CodePanelFormat& format) {
+  return Codes::kBits == 8 ? kByteOffsets<Codes::kType> * 128 : format.offset;
 }
 
-/// Steps whose codes share bytes of lower bits, in pairs: half a unit.
-constexpr int kQuadSteps = 4;
-
-/// Returns the codes of step kStep of a quad for 16 columns. `low` has the step's lower four bits, and `high` the
-/// highest ones of the quad.
-template <int kStep>
-MILLRACE_INLINE Ints merge_code_bits(Bits low, Bits high) {
-  const Bits nibbles = (kStep % 2 == 0 ? low : low >> 4) & 0x0F0F0F0Fu;
-  return reinterpret_cast<Ints>(nibbles | (high << static_cast<uint32_t>(4 - kStep) & 0x10101010u));
+/// Returns -offset · Σ of half a unit's inputs in all lanes, for offsets from 0 to 128.
+MILLRACE_INLINE Ints half_addend(const char* inputs, int offset) {
+#if defined(__AVX2__)
+  typedef int32_t Four __attribute__((vector_size(16)));
+  const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(static_cast<char>(offset)), load_as<__m128i>(inputs));
+  const auto sums = reinterpret_cast<Four>(_mm_madd_epi16(pairs, _mm_set1_epi16(-1)));
+  const Four two = sums + __builtin_shufflevector(sums, sums, 2, 3, 0, 1);
+  const Four all = two + __builtin_shufflevector(two, two, 1, 0, 3, 2);
+  return __builtin_shufflevector(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+#else
+  typedef int8_t Inputs __attribute__((vector_size(16)));
+  return splat_int(-offset * __builtin_reduce_add(__builtin_convertvector(load_as<Inputs>(inputs), Ints)));
+#endif
 }
 
-/// Calls body(step, codes) with the codes of each step of a quad for 16 columns, whose lower bits begin at `unit`.
-template <class Body>
-MILLRACE_INLINE void for_quad(const char* unit, int quad, Body&& body) {
-  const char* const from = unit + quad * 2 * kCodeStepBytes;
-  const auto first = load_as<Bits>(from);
-  const auto second = load_as<Bits>(from + kCodeStepBytes);
-  const Bits high = load_as<Bits>(unit + kUnitCodeBytes) >> static_cast<uint32_t>(quad * kQuadSteps);
-  body(0, merge_code_bits<0>(first, high));
-  body(1, merge_code_bits<1>(first, high));
-  body(2, merge_code_bits<2>(second, high));
-  body(3, merge_code_bits<3>(second, high));
+/// Returns what the sums of a unit or a half start with, for the constant offset of its integers.
+template <class Codes>
+MILLRACE_INLINE Ints byte_addend(const CodePanelFormat& format, const LhsQuantParams& params, const char* inputs) {
+  const int offset = byte_offset<Codes>(format);
+  if constexpr (Codes::kHalves) return half_addend(inputs, offset);
+  return splat_int(offset * (params.compensation >> 7));
+}
+
+/// The scales, and the zero points or minimums, of V * 16 columns of a group.
+template <CodeOffsetType kType, int V>
+class GroupTerms {
+ public:
+  /// Reads those from vector `vec` of the panel on, unless the previous unit was of the same group.
+  MILLRACE_INLINE void read(const CodePanelFormat& format, const CodeUnit& unit, int vec) {
+    if (unit.scales == group_) return;
+    group_ = unit.scales;
+    const int column = vec * kLanes;
+    load_code_scales(format.scale_type, unit.scales + column * format.scale_bytes(), terms_, &CodeTerms::scale);
+    if constexpr (kType == CodeOffsetType::kZeroPoints) load_zero_points(unit.offsets + column, terms_);
+    if constexpr (kType == CodeOffsetType::kMinimums)
+      load_code_scales(format.scale_type, unit.offsets + column * format.scale_bytes(), terms_, &CodeTerms::offset);
+  }
+  /// Returns the terms of vector `v` in a unit, or in its half `part`. It is vector `vec` of the panel. Minimums count
+  /// with the first half. Factors of halves are int8, since those of E4M3 come with tables only.
+  template <bool kHalves>
+  [[nodiscard]] MILLRACE_INLINE CodeTerms at(const CodePanelFormat& format, const CodeUnit& unit, int v, int vec,
+                                             int part) const {
+    CodeTerms terms = {terms_[v].scale, {}};
+    if (kType != CodeOffsetType::kConstant && part == 0) terms.offset = terms_[v].offset;
+    const char* const factors = unit.factors + vec * kLanes;
+    if constexpr (kHalves) {
+      terms.scale *= widen_bytes(factors + part * kPanelColumns);
+    } else if (format.has_factors) {
+      terms.scale *= widen_bytes(factors);
+      if constexpr (kType == CodeOffsetType::kMinimums) terms.offset *= widen_bytes(factors + kPanelColumns);
+    }
+    return terms;
+  }
+
+ private:
+  const char* group_ = nullptr;
+  CodeTerms terms_[V] = {};
+};
+
+/// Forces the compiler to finish sums before it goes on, so that the codes of one vector at a time take registers.
+template <class Sum>
+MILLRACE_INLINE void finish_sum(Sum& sum) {
+#if defined(__AVX512VNNI__) && !defined(MILLRACE_EMULATED_REGISTERS)
+  asm volatile("" : "+v"(sum));
+#else
+  (void)sum;
+#endif
+}
+
+/// Returns the codes of step `step` of a run from its lines, of those without a line of their own.
+template <int kBits>
+MILLRACE_INLINE Bits join_pieces(const Bits* lines, int step) {
+  constexpr CodeRuns kRuns = code_runs(kBits);
+  Bits codes = {};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < kRuns.piece_count; ++i) {
+    const CodePiece& piece = kRuns.pieces[i];
+    if (piece.step != step) continue;
+    const Bits bits = lines[piece.line] >> static_cast<uint32_t>(piece.line_bit - piece.code_bit);
+    codes |= bits & (((1u << piece.count) - 1u) << piece.code_bit) * 0x01010101u;
+  }
+  return codes;
+}
+
+/// Calls body(step, codes) with the codes of each step of a run for 16 columns, whose lines begin at `from`.
+template <int kBits, class Body>
+MILLRACE_INLINE void for_run(const char* from, Body&& body) {
+  constexpr CodeRuns kRuns = code_runs(kBits);
+  constexpr uint32_t kMask = ((1u << kBits) - 1u) * 0x01010101u;
+  Bits lines[kRuns.lines];
+#pragma clang loop unroll(full)
+  for (int i = 0; i < kRuns.lines; ++i) {
+    lines[i] = load_as<Bits>(from + i * kRunLineBytes);
+    body(i, reinterpret_cast<Ints>(lines[i] & kMask));
+  }
+#pragma clang loop unroll(full)
+  for (int step = kRuns.lines; step < kRuns.steps; ++step)
+    body(step, reinterpret_cast<Ints>(join_pieces<kBits>(lines, step)));
 }
 
 /// Unpacks a unit to one byte per code, [8 steps][64][4].
-MILLRACE_INLINE void unpack_five_bits(const char* codes, char* out) {
+template <int kBits>
+MILLRACE_INLINE void unpack_runs(const char* codes, char* out) {
+  constexpr CodeRuns kRuns = code_runs(kBits);
 #pragma clang loop unroll(disable)
-  for (int quad = 0; quad < kCodeUnitSteps / kQuadSteps; ++quad, out += kQuadSteps * kCodeStepBytes) {
+  for (int run = 0; run < kRuns.count(); ++run, codes += kRuns.bytes(), out += kRuns.steps * kCodeStepBytes) {
 #pragma clang loop unroll(full)
-    for (int v = 0; v < kPanelColumns / kLanes; ++v) {
-      for_quad(codes + v * 64, quad, [&](int step, Ints columns) __attribute__((always_inline)) {
-        store_as(out + step * kCodeStepBytes + v * 64, columns);
+    for (int v = 0; v < kPanelVectors; ++v) {
+      for_run<kBits>(codes + v * kRuns.vector_bytes(), [&](int step, Ints columns) __attribute__((always_inline)) {
+        store_as(out + step * kCodeStepBytes + v * kRunLineBytes, columns);
       });
     }
   }
 }
 
-/// Adds the products of R rows with V * 16 columns of `steps` steps of bytes.
-template <int R, int V, class Dot>
-MILLRACE_INLINE void add_byte_steps(const char* columns, int steps, const char* inputs, const RowStrides& strides,
-                                    typename Dot::Sum (&sum)[R][V]) {
-#pragma clang loop unroll_count(kByteStepUnroll<R>)
-  for (int step = 0; step < steps; ++step, columns += kCodeStepBytes, inputs += kInt8Depth) {
+/// Adds the products of R rows with V * 16 columns of `count` runs, the first of which begins at `run` for the first of
+/// these columns. `inputs` are those of its first step.
+template <int R, int V, int kBits, class Dot>
+MILLRACE_INLINE void add_runs(const char* run, int count, const char* inputs, const RowStrides& strides,
+                              typename Dot::Sum (&sum)[R][V]) {
+  constexpr CodeRuns kRuns = code_runs(kBits);
+#pragma clang loop unroll_count(kRunUnroll<kBits, R>)
+  for (int i = 0; i < count; ++i, run += kRuns.bytes(), inputs += kRuns.steps * kInt8Depth) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
-      if constexpr (kPrefetchesCodes && R <= kInt8WholeRows)
-        __builtin_prefetch(columns + v * 64 + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
-      const Ints codes = load_as<Ints>(columns + v * 64);
+      const char* const lines = run + v * kRuns.vector_bytes();
+      if constexpr (kPrefetchesCodes && R <= kInt8WholeRows) {
 #pragma clang loop unroll(full)
-      for (int r = 0; r < R; ++r) Dot::add(sum[r][v], codes, inputs + strides.to(r));
+        for (int line = 0; line < kRuns.lines; ++line)
+          __builtin_prefetch(lines + line * kRunLineBytes + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
+      }
+      for_run<kBits>(lines, [&](int step, Ints codes) __attribute__((always_inline)) {
+#pragma clang loop unroll(full)
+        for (int r = 0; r < R; ++r) Dot::add(sum[r][v], codes, inputs + strides.to(r) + step * kInt8Depth);
+      });
+      if constexpr (kRuns.lines > 1) {
+#pragma clang loop unroll(full)
+        for (int r = 0; r < R; ++r) finish_sum(sum[r][v]);
+      }
     }
-  }
-}
-
-/// Adds the same products of a quad of packed codes. `inputs` are those of the quad.
-template <int R, int V, class Dot>
-MILLRACE_INLINE void add_packed_quad(const char* unit, int quad, const char* inputs, const RowStrides& strides,
-                                     typename Dot::Sum (&sum)[R][V]) {
-#pragma clang loop unroll(full)
-  for (int v = 0; v < V; ++v) {
-    if constexpr (kPrefetchesCodes && R <= kInt8WholeRows) {
-      constexpr int kLines = 3;  // of each vector of columns, of which quads have one in common
-      const char* const line = unit + quad * (kLines - 1) * kCodeStepBytes + v * 64 + kPrefetchDistance;
-#pragma clang loop unroll(full)
-      for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + i * kCodeStepBytes, 0, kW8A8StreamPrefetchLevel);
-    }
-    for_quad(unit + v * 64, quad, [&](int step, Ints codes) __attribute__((always_inline)) {
-#pragma clang loop unroll(full)
-      for (int r = 0; r < R; ++r) Dot::add(sum[r][v], codes, inputs + strides.to(r) + step * kInt8Depth);
-    });
   }
 }
 
 /// Adds the GEMM of R rows with V * 16 columns of a unit, or of its half `part`, to acc. The rows' inputs begin at
-/// `lhs`, and the unit's codes at `codes`.
-template <int R, int V, class Codes, CodeSource kSource>
-MILLRACE_INLINE void add_byte_part(const CodePanelFormat& format, const CodeUnit& unit, const char* codes, int first,
-                                   int part, const char* lhs, const RowStrides& strides, Vec (&acc)[R][V]) {
+/// `lhs`, and the unit's codes, of kBits where they are read, at `codes`.
+template <int R, int V, class Codes, int kBits>
+MILLRACE_INLINE void add_byte_part(const CodePanelFormat& format, const CodeUnit& unit, const char* codes,
+                                   const GroupTerms<Codes::kType, V>& group, int first, int part, const char* lhs,
+                                   const RowStrides& strides, Vec (&acc)[R][V]) {
   using Dot = CodeDot<Codes::kColumns>;
-  constexpr int kSteps = Codes::kHalves ? kCodeUnitSteps / 2 : kCodeUnitSteps;
+  constexpr int kParts = Codes::kHalves ? 2 : 1;
+  constexpr CodeRuns kRuns = code_runs(kBits);
+  constexpr int kPartRuns = kRuns.count() / kParts;
   const char* const inputs = lhs + part * (kW8GroupElements / 2);
   CodeLhs row[R];
+  Ints addend[R];
   typename Dot::Sum sum[R][V];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
-    row[r] = byte_lhs<Codes>(format, load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements),
-                             inputs + strides.to(r));
+    const auto params = load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements);
+    row[r] = CodeLhs(params, 0);
+    addend[r] = byte_addend<Codes>(format, params, inputs + strides.to(r));
 #pragma clang loop unroll(full)
-    for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
+    for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(addend[r]);
   }
-  if constexpr (kSource == CodeSource::kUnpacked) {
-    add_byte_steps<R, V, Dot>(codes + part * kSteps * kCodeStepBytes + first * kInt8Depth, kSteps, inputs, strides,
-                              sum);
-  } else {
-    constexpr int kQuads = kSteps / kQuadSteps;
-#pragma clang loop unroll(disable)
-    for (int quad = 0; quad < kQuads; ++quad)
-      add_packed_quad<R, V, Dot>(codes + first * kInt8Depth, part * kQuads + quad,
-                                 inputs + quad * kQuadSteps * kInt8Depth, strides, sum);
-  }
+  add_runs<R, V, kBits, Dot>(codes + part * kPartRuns * kRuns.bytes() + first / kLanes * kRuns.vector_bytes(),
+                             kPartRuns, inputs, strides, sum);
 #pragma clang loop unroll(full)
   for (int v = 0; v < V; ++v) {
-    const CodeTerms terms = load_code_terms(format, unit, first / kLanes + v, part);
+    const CodeTerms terms = group.template at<Codes::kHalves>(format, unit, v, first / kLanes + v, part);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r)
-      acc[r][v] = add_code_sums<Codes::kType>(Dot::total(sum[r][v], row[r].addend), terms, row[r], acc[r][v]);
+      acc[r][v] = add_code_sums<Codes::kType>(Dot::total(sum[r][v], addend[r]), terms, row[r], acc[r][v]);
   }
 }
 
@@ -164,10 +230,12 @@ template <int R, class Codes, CodeSource kSource>
     Vec acc[R][V] = {};
     if (!fresh) load_tile(acc, c + first, kPanelColumns);
     CodeCursor cursor = begin;
+    GroupTerms<Codes::kType, V> group;
     const char* inputs = lhs;
     for (int64_t i = 0; i < units; ++i, inputs += kCodeLhsUnitBytes) {
       const char* const line = cursor.at();
       const CodeUnit unit = cursor.take();
+      group.read(format, unit, first / kLanes);
       ahead.run_some();
       for (const char* at = line; at < unit.codes; at += 64)
         __builtin_prefetch(at + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
@@ -175,7 +243,8 @@ template <int R, class Codes, CodeSource kSource>
           kInScratch ? reinterpret_cast<const char*>(scratch) + i * kUnpackedUnitBytes : unit.codes;
 #pragma clang loop unroll(disable)
       for (int part = 0; part < (Codes::kHalves ? 2 : 1); ++part)
-        add_byte_part<R, V, Codes, kSource>(format, unit, codes, first, part, inputs, strides, acc);
+        add_byte_part<R, V, Codes, kInScratch ? 8 : Codes::kBits>(format, unit, codes, group, first, part, inputs,
+                                                                  strides, acc);
     }
     store_tile(acc, c + first, kPanelColumns);
   }
@@ -185,9 +254,8 @@ template <int R, class Codes, CodeSource kSource>
 /// some units after each other, and prefetch the next ones.
 template <class Codes, CodeSource kSource>
 void byte_rows(const GemmTask& task) {
-  // Parts of packed codes are not read in order, so processors do not prefetch them well.
-  const bool streams =
-      kSource == CodeSource::kUnpacked && Codes::kBits == 8 && kTileVecs > 1 && task.rows <= kInt8WholeRows;
+  constexpr bool kInScratch = kSource == CodeSource::kUnpacked && Codes::kBits != 8;
+  const bool streams = !kInScratch && kTileVecs > 1 && task.rows <= kInt8WholeRows;
   CodeCursor cursor(*task.codes, task.panel);
   const int64_t all = task.steps / kCodeUnitSteps;
   const int64_t block = streams ? all : kSharedByteUnits;
@@ -198,8 +266,8 @@ void byte_rows(const GemmTask& task) {
     CodeCursor end = cursor;
     for (int64_t i = 0; !streams && i < count; ++i) {
       const char* const codes = end.take().codes;
-      if constexpr (kSource == CodeSource::kUnpacked && Codes::kBits != 8)
-        unpack_five_bits(codes, reinterpret_cast<char*>(task.scratch) + i * kUnpackedUnitBytes);
+      if constexpr (kInScratch)
+        unpack_runs<Codes::kBits>(codes, reinterpret_cast<char*>(task.scratch) + i * kUnpackedUnitBytes);
     }
     const char* const next = unit + count == all ? reinterpret_cast<const char*>(task.next) : end.at();
     PanelPrefetch ahead{next, !streams && next != nullptr ? end.at() - cursor.at() : 0, tiles * count};
@@ -220,16 +288,23 @@ MILLRACE_INLINE void packed_rows(const GemmTask& task) {
   byte_rows<Codes, CodeSource::kUnpacked>(task);
 }
 
+template <CodeOffsetType kType, bool kHalves>
+MILLRACE_INLINE void rows_of_bits(const GemmTask& task) {
+  if (task.codes->bits == 6) return packed_rows<ByteCodes<6, kType, kHalves>>(task);
+  if constexpr (!kHalves) {  // no format of 5 bits has them
+    if (task.codes->bits == 5) return packed_rows<ByteCodes<5, kType, false>>(task);
+  }
+  byte_rows<ByteCodes<8, kType, kHalves>, CodeSource::kUnpacked>(task);
+}
+
 void gemm_bytes(const GemmTask& task) {
   if (task.steps == 0) return clear_code_sums(task);
   with_code_offsets(task.codes->offset_type, [&](auto type) __attribute__((always_inline)) {
     constexpr CodeOffsetType kType = decltype(type)::kValue;
     if constexpr (kType != CodeOffsetType::kZeroPoints) {  // which exclude factors of halves
-      if (task.codes->has_half_factors())
-        return byte_rows<ByteCodes<8, kType, true>, CodeSource::kUnpacked>(task);  // no format of 5 bits has them
+      if (task.codes->has_half_factors()) return rows_of_bits<kType, true>(task);
     }
-    if (task.codes->bits == 5) return packed_rows<ByteCodes<5, kType, false>>(task);
-    byte_rows<ByteCodes<8, kType, false>, CodeSource::kUnpacked>(task);
+    rows_of_bits<kType, false>(task);
   });
 }
 

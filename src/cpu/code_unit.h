@@ -103,36 +103,47 @@ struct CodeTable {
 /// What the columns of a unit are, which decides how wide their sums must be.
 enum class CodeColumns : uint8_t {
   kNibbles,   ///< integers from 0 to 15
-  kUnsigned,  ///< greater integers: to 31, or to 255 with VNNI
+  kUnsigned,  ///< greater integers: to 63, or to 255 with VNNI
   kSigned,
 };
 
-/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on.
+/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on: an integer or one per
+/// column.
 #if MILLRACE_VNNI
 template <CodeColumns kColumns>
 struct CodeDot {
   using Sum = Ints;
-  static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
+  template <class Addend>
+  static MILLRACE_INLINE Sum start(Addend addend) {
+    return Ints{} + addend;
+  }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     sum = Int8Step(columns).add_dot(sum, lhs);
   }
-  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
+  template <class Addend>
+  static MILLRACE_INLINE Ints total(const Sum& sum, Addend) {
+    return sum;
+  }
 };
 #elif defined(__AVX2__)
-/// Adds products in pairs as int16, of which 16 of 15 · 127 fit, and 2 of 31 · 127.
+/// Adds products in pairs as int16, of which 16 of 15 · 127 fit, and 2 of 63 · 127.
 template <CodeColumns kColumns>
 struct CodeDot {
   struct Sum {
     __m256i low;
     __m256i high;
   };
-  static MILLRACE_INLINE Sum start(int32_t) { return {}; }
+  template <class Addend>
+  static MILLRACE_INLINE Sum start(Addend) {
+    return {};
+  }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     const __m256i inputs = _mm256_set1_epi32(load_as<int32_t>(lhs));
     add_half(sum.low, low_half(columns), inputs);
     add_half(sum.high, high_half(columns), inputs);
   }
-  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t addend) {
+  template <class Addend>
+  static MILLRACE_INLINE Ints total(const Sum& sum, Addend addend) {
     return join_halves(total_half(sum.low), total_half(sum.high)) + addend;
   }
 
@@ -155,7 +166,10 @@ struct CodeDot {
 template <CodeColumns kColumns>
 struct CodeDot {
   using Sum = Ints;
-  static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
+  template <class Addend>
+  static MILLRACE_INLINE Sum start(Addend addend) {
+    return Ints{} + addend;
+  }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     const auto bytes = reinterpret_cast<Bits>(columns);
     for (int i = 0; i < kInt8Depth; ++i) {
@@ -163,7 +177,10 @@ struct CodeDot {
              splat_int(static_cast<int8_t>(lhs[i]));
     }
   }
-  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
+  template <class Addend>
+  static MILLRACE_INLINE Ints total(const Sum& sum, Addend) {
+    return sum;
+  }
 };
 #endif
 
@@ -199,6 +216,15 @@ MILLRACE_INLINE void load_code_scales(CodeScaleType type, const char* from, Code
   }
 }
 
+/// Sets offsets to zero points, as f32.
+template <int V>
+MILLRACE_INLINE void load_zero_points(const char* from, CodeTerms (&terms)[V]) {
+  set_code_terms(terms, &CodeTerms::offset, [&](int v) __attribute__((always_inline)) {
+    typedef uint8_t Codes __attribute__((vector_size(16)));
+    return __builtin_convertvector(__builtin_convertvector(load_as<Codes>(from + v * kLanes), Ints), Vec);
+  });
+}
+
 /// Multiplies a member by int8 factors.
 template <int V>
 MILLRACE_INLINE void apply_code_factors(const char* factors, CodeTerms (&terms)[V], Vec CodeTerms::* member) {
@@ -225,11 +251,7 @@ MILLRACE_INLINE void load_code_terms(const CodePanelFormat& format, const CodeUn
   if (format.half_type == CodeHalfType::kInt8) apply_code_factors(half_factors, terms, kScale);
   if (format.has_factors) apply_code_factors(unit.factors + column, terms, kScale);
   if (format.offset_type == CodeOffsetType::kZeroPoints) {
-    set_code_terms(terms, kOffset, [&](int v) __attribute__((always_inline)) {
-      typedef uint8_t Codes __attribute__((vector_size(16)));
-      const auto points = load_as<Codes>(unit.offsets + column + v * kLanes);
-      return __builtin_convertvector(__builtin_convertvector(points, Ints), Vec);
-    });
+    load_zero_points(unit.offsets + column, terms);
   } else if (format.offset_type == CodeOffsetType::kMinimums && part == 0) {
     load_code_scales(format.scale_type, unit.offsets + column * format.scale_bytes(), terms, kOffset);
     if (format.has_factors) apply_code_factors(unit.factors + kPanelColumns + column, terms, kOffset);

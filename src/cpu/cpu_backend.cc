@@ -9,7 +9,7 @@
 #include "cpu/fused_moe.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
-#include "cpu/code_panels.h"
+#include "cpu/code_panel_layout.h"
 
 namespace millrace::cpu {
 namespace {

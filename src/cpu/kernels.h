@@ -29,10 +29,9 @@
 /// A panel of codes is cut into groups of units of 32 summed elements (CodePanelFormat). A group holds the scales of
 /// the columns, [64], what shifts them, and its units: further factors and the codes. Codes of 4 bits are [4][64][4]
 /// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
-/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. Codes of 5 bits are their lower
-/// four like codes of 4 bits, then the highest ones, [64][4] bytes. Such a byte has bits of 8 elements, four apart,
-/// the first one's lowest. The last group of a shard may have fewer units. LHS rows hold, per unit, 32 int8
-/// and their LhsQuantParams.
+/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. Codes of 5 and 6 bits are runs of 8
+/// and 4 steps, [runs][4][lines][16][4] bytes, of 5 and 3 lines (code_runs.h). The last group of a shard may have fewer
+/// units. LHS rows hold, per unit, 32 int8 and their LhsQuantParams.
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
@@ -84,7 +83,7 @@ struct CodePanelFormat {
   CodeOffsetType offset_type = CodeOffsetType::kConstant;
   bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
   CodeHalfType half_type = CodeHalfType::kNone;
-  uint8_t bits = 4;        ///< of a code: 4, 5 or 8
+  uint8_t bits = 4;        ///< of a code: 4, 5, 6 or 8
   bool has_table = false;  ///< integers differ from their codes, which have 4 bits
   int offset = 8;          ///< of kConstant, and of codes of more than 4 bits with minimums; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
@@ -347,7 +346,7 @@ struct Kernels {
   /// out[key] = Σ_h weights[h] · max(scores[h][key], 0) of 64 keys, in ascending order of h. `scores` is [heads][64]. A
   /// NaN stays.
   void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
-  /// GEMM with panels of codes of 5 or 8 bits and LHS rows as for gemm_nibbles.
+  /// GEMM with panels of codes of 5, 6 or 8 bits and LHS rows as for gemm_nibbles.
   void (*gemm_bytes)(const GemmTask&);
   bool signed_codes = false;  ///< codes of 8 bits in panels are less by 128
   /// One block of latents in bf16 where they lie: block.k and block.v are groups of 16 tokens, [16][padded_dim] each,

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/check.h"
+#include "cpu/code_panel_layout.h"
 #include "cpu/code_panels.h"
 #include "cpu/fp8_panels.h"
 #include "cpu/source_row.h"

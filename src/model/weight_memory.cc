@@ -25,7 +25,7 @@ double bits_of(Quantization quantization) {
   return kPlainBits;
 }
 
-/// Returns the bits of a stored integer in memory, an upper bound: CPUs hold 5 bits in as many.
+/// Returns the bits of a stored integer in memory, an upper bound: CPUs hold 5 and 6 bits in as many.
 double code_bits(int bits) {
   return bits > 4 ? 8 : 4;
 }

@@ -1,4 +1,4 @@
-// Weights in codes of 4 and 8 bits: that products with them are products with what they stand for.
+// Weights in codes of 4 to 8 bits: that products with them are products with what they stand for.
 
 #include <array>
 #include <cmath>
@@ -147,7 +147,7 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
 }
 
 /// Kinds of a gate, its up, and a part beside them.
-constexpr std::array<std::array<const char*, 3>, 12> kMixtures = {{{"q4_k", "q4_k", "q6_k"},
+constexpr std::array<std::array<const char*, 3>, 15> kMixtures = {{{"q4_k", "q4_k", "q6_k"},
                                                                    {"q6_k", "q5_k", "q4_k"},
                                                                    {"w4", "q8_0", "q5_1"},
                                                                    {"iq4_xs", "q6_k", "q5_k"},
@@ -158,7 +158,10 @@ constexpr std::array<std::array<const char*, 3>, 12> kMixtures = {{{"q4_k", "q4_
                                                                    {"w4", "q4_k", "q5_0"},
                                                                    {"mxfp4", "q5_0", "w4"},
                                                                    {"gptq", "q5_0", "w5a16 with zero points"},
-                                                                   {"w5a16 with zero points", "q5_0", "q8_0"}}};
+                                                                   {"w5a16 with zero points", "q5_0", "q8_0"},
+                                                                   {"q4_k", "q6_k", "w6a16 of 128"},
+                                                                   {"q6_k", "w6a16 of 128", "q8_0"},
+                                                                   {"gptq", "w6a16 of 128", "w6a16 with zero points"}}};
 
 TEST_CASE("parts of several kinds of codes are packed together") {
   INFO("seed " << test_seed());
@@ -218,6 +221,37 @@ TEST_CASE("parts of several kinds of codes are packed together") {
       const Values few = multiply(*backend, *pair, true, Values(x.begin(), x.begin() + 3 * kIn));
       const bool equal = std::memcmp(few.data(), activated.data(), few.size() * sizeof(float)) == 0;
       REQUIRE(equal);
+    }
+  }
+}
+
+TEST_CASE("codes of 5 and 6 bits give the bits of bytes") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 79);
+  constexpr int64_t kRows = 40;
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->packs_all_codes()) continue;
+    for (const CodeLayout& kind : kByteKinds) {
+      if (kind.integer_bits == 8) continue;
+      const int64_t in = random.integer(1, 700);
+      const int64_t out = random.integer(1, 140);
+      CodeStorage storage = random_codes(random, out, in, kind);
+      const CodeMatrix few = storage.view();
+      CodeMatrix bytes = few;
+      bytes.integer_bits = 8;
+      const auto packed = backend->pack_codes({&few, 1});
+      const auto wanted = backend->pack_codes({&bytes, 1});
+      const Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
+      for (const int64_t rows :
+           {int64_t{1}, random.integer(2, 3), random.integer(4, 6), random.integer(7, 16), kRows}) {
+        INFO(backend_case.name << ", " << kind.name << ": " << rows << " x " << in << " x " << out);
+        const Values some(x.begin(), x.begin() + rows * in);
+        const Values got = multiply(*backend, *packed, false, some);
+        const Values of_bytes = multiply(*backend, *wanted, false, some);
+        const bool same = std::memcmp(got.data(), of_bytes.data(), got.size() * sizeof(float)) == 0;
+        REQUIRE(same);
+      }
     }
   }
 }

@@ -1,0 +1,77 @@
+// The bits that weights in codes take in panels.
+
+#include <catch2/catch.hpp>
+#include <string_view>
+
+#include "conformance/random_codes.h"
+#include "cpu/code_panel_layout.h"
+
+using namespace millrace;
+using test::CodeLayout;
+
+namespace {
+
+CodeLayout layout_named(std::string_view name) {
+  for (const CodeLayout& each : test::kCodeLayouts)
+    if (each.name == name) return each;
+  for (const CodeLayout& each : test::kByteKinds)
+    if (each.name == name) return each;
+  FAIL(name);
+  return {};
+}
+
+tensor::CodeMatrix matrix_of(const CodeLayout& kind, int64_t cols) {
+  return {.name = std::string(kind.name),
+          .rows = 64,
+          .cols = cols,
+          .stored_cols = cols,
+          .bits = kind.bits,
+          .integer_bits = kind.integer_bits,
+          .values = kind.values,
+          .offsets = kind.offsets,
+          .group = kind.group,
+          .scale_dtype = kind.scale_dtype,
+          .unit_scales = kind.has_factors ? reinterpret_cast<const int8_t*>("") : nullptr,
+          .half_kind = kind.half_scales};
+}
+
+}  // namespace
+
+TEST_CASE("panels of codes take the bits of their integers") {
+  struct Case {
+    std::string_view name;
+    int bits;
+    double bits_per_weight;  // with scales, offsets and factors
+  };
+  constexpr int64_t kCols = 2048;
+  for (const Case& expected :
+       {Case{"w4", 4, 4.5}, Case{"q4_k", 4, 4.625}, Case{"q5_0", 5, 5.5}, Case{"q5_1", 5, 6.0}, Case{"q5_k", 5, 5.625},
+        Case{"q6_k", 6, 6.5625}, Case{"w6a16 of 128", 6, 6.125}, Case{"w6a16 with zero points", 6, 7.25},
+        Case{"q8_0", 8, 8.5}, Case{"gptq of 8 bits", 8, 8.1875}}) {
+    INFO(expected.name);
+    const tensor::CodeMatrix matrix = matrix_of(layout_named(expected.name), kCols);
+    const cpu::PanelLayout layout = cpu::code_panel_layout({&matrix, 1}, cpu::whole_panel_shard(kCols), false);
+    REQUIRE(layout.codes.bits == expected.bits);
+    REQUIRE(static_cast<double>(layout.bytes) * 8 / (64 * kCols) == expected.bits_per_weight);
+  }
+}
+
+TEST_CASE("a panel of two kinds takes the bits that hold both") {
+  struct Case {
+    std::string_view left;
+    std::string_view right;
+    int bits;
+  };
+  constexpr int64_t kCols = 512;
+  for (const Case& expected :
+       {Case{"q4_k", "q4_1", 4}, Case{"w4", "q4_k", 5}, Case{"q4_k", "q5_k", 5}, Case{"q5_0", "q5_k", 6},
+        Case{"q4_k", "q6_k", 6}, Case{"q6_k", "q5_k", 6}, Case{"q5_0", "q6_k", 6}, Case{"iq4_xs", "q6_k", 8},
+        Case{"q6_k", "q8_0", 8}, Case{"gptq", "w6a16 of 128", 6}, Case{"gptq of 8 bits", "w6a16 of 128", 8}}) {
+    INFO(expected.left << " and " << expected.right);
+    const tensor::CodeMatrix parts[] = {matrix_of(layout_named(expected.left), kCols),
+                                        matrix_of(layout_named(expected.right), kCols)};
+    const cpu::PanelLayout layout = cpu::code_panel_layout(parts, cpu::whole_panel_shard(kCols), true);
+    REQUIRE(layout.codes.bits == expected.bits);
+    REQUIRE(cpu::share_code_panels(parts[0], parts[0]));
+  }
+}
