@@ -145,6 +145,9 @@ PanelLayout code_panel_layout(std::span<const CodeMatrix> parts, std::vector<Pan
     if (code_scale_type(part.scale_dtype) != format.scale_type) format.scale_type = CodeScaleType::kF32;
   }
   set_factors(format, parts);
+  CHECK(format.half_type == CodeHalfType::kNone ||
+            (format.half_type == CodeHalfType::kInt8 ? format.bits >= 6 : format.bits == kNibbleBits),
+        "{}: codes of {} bits with factors of halves", parts.front().name, format.bits);
   const bool has_products = !format.has_factors && std::ranges::any_of(parts, [](const CodeMatrix& part) {
     return part.unit_scales != nullptr;
   });

@@ -5,7 +5,7 @@
 
 #include "conformance/harness.h"
 
-/// Random weights in codes of 4 and 8 bits, in the formats of many libraries.
+/// Random weights in codes of 4 to 8 bits, in the formats of many libraries.
 namespace millrace::test {
 
 /// A kind of weight in codes.

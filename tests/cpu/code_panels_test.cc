@@ -72,6 +72,16 @@ TEST_CASE("a panel of two kinds takes the bits that hold both") {
                                         matrix_of(layout_named(expected.right), kCols)};
     const cpu::PanelLayout layout = cpu::code_panel_layout(parts, cpu::whole_panel_shard(kCols), true);
     REQUIRE(layout.codes.bits == expected.bits);
-    REQUIRE(cpu::share_code_panels(parts[0], parts[0]));
   }
+}
+
+TEST_CASE("panels are shared by matrices of as many bits") {
+  const auto shares = [](std::string_view left, std::string_view right) {
+    return cpu::share_code_panels(matrix_of(layout_named(left), 512), matrix_of(layout_named(right), 512));
+  };
+  REQUIRE(shares("w6a16 of 128", "w6a16 with zero points"));
+  REQUIRE(shares("q5_1", "q5_k"));
+  REQUIRE_FALSE(shares("q5_0", "w6a16 of 128"));
+  REQUIRE_FALSE(shares("w6a16 of 128", "q8_0"));
+  REQUIRE_FALSE(shares("q6_k", "w6a16 of 128"));
 }
