@@ -39,6 +39,11 @@ struct PackingRules {
   bool keeps_fp8 = false;     ///< weights that are stored in E4M3 keep it, without a quantization
   bool keeps_codes = false;   ///< weights that are stored in codes keep them, without a quantization
   bool mixes_codes = false;   ///< gate and up, and the experts of a layer, may differ in their kinds of codes
+
+  /// Returns whether the formats of stored weights decide how weights are packed.
+  [[nodiscard]] bool use_formats() const {
+    return quantization == Quantization::kW4 || (quantization == Quantization::kNone && (keeps_fp8 || keeps_codes));
+  }
 };
 
 /// Which stored codes can be packed together.

@@ -70,7 +70,7 @@ Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
   std::vector<std::string> others;
   for (const TensorSpec& spec : specs_) {
     if (!is_owned(spec)) {
-      others.push_back(spec.stored_name());
+      if (others.empty() || others.back() != spec.stored_name()) others.push_back(spec.stored_name());
       continue;
     }
     const bool is_new = names.empty() || names.back() != spec.stored_name();
@@ -79,7 +79,7 @@ Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
     names.push_back(spec.stored_name());
   }
   RETURN_IF_ERROR(checkpoint_.prepare(names));
-  if (is_decoded()) RETURN_IF_ERROR(checkpoint_.prepare_formats(others));
+  if (is_decoded() && options_.rules.use_formats()) RETURN_IF_ERROR(checkpoint_.prepare_formats(others));
   for (const TensorSpec& spec : specs_) {
     if (is_owned(spec)) {
       Result<WeightPart> part = find(spec);
@@ -174,6 +174,7 @@ Result<weights::StoredFormat> WeightParts::find_format(const TensorSpec& spec) c
   if (!may_have_format(spec) || !is_in_order(spec)) return StoredFormat{};
   if (const auto own = parts_.find(spec.name); own != parts_.end())
     return own->second.stored ? weights::stored_format(*own->second.stored) : StoredFormat{};
+  if (!options_.rules.use_formats()) return StoredFormat{};
   const auto found = checkpoint_.find_format(spec.stored_name(), spec.stored_shape(), config_.weight_format);
   if (!found) return found.error();
   return found->value_or(StoredFormat{});
