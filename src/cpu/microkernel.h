@@ -186,26 +186,26 @@ struct RowCount {
   static constexpr int kCount = R;
 };
 
-/// Calls body with `rows` (1 to kTileRows) as a compile-time constant.
-template <int R = kTileRows, class Body>
+/// Calls body with `rows` (kMinCount to R) as a compile-time constant.
+template <int R = kTileRows, int kMinCount = 1, class Body>
 MILLRACE_INLINE void with_rows(int rows, Body&& body) {
-  if constexpr (R == 1) {
+  if constexpr (R == kMinCount) {
     body(RowCount<R>{});
   } else if (rows == R) {
     body(RowCount<R>{});
   } else {
-    with_rows<R - 1>(rows, static_cast<Body&&>(body));
+    with_rows<R - 1, kMinCount>(rows, static_cast<Body&&>(body));
   }
 }
 
-/// Cuts `rows` into tiles of nearly equal height and calls body(Rows constant, first row).
-template <int kMaxRows = kTileRows, class Body>
+/// Cuts `rows` into tiles of nearly equal height, at least kMinRows, and calls body(Rows constant, first row).
+template <int kMaxRows = kTileRows, int kMinRows = 1, class Body>
 MILLRACE_INLINE void for_row_tiles(int rows, Body&& body) {
   const int tiles = (rows + kMaxRows - 1) / kMaxRows;
   for (int tile = 0; tile < tiles; ++tile) {
     const int begin = rows * tile / tiles;
     const int end = rows * (tile + 1) / tiles;
-    with_rows<kMaxRows>(end - begin, [&](auto count) { body(count, begin); });
+    with_rows<kMaxRows, kMinRows>(end - begin, [&](auto count) { body(count, begin); });
   }
 }
 
