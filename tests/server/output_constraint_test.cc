@@ -455,7 +455,7 @@ TEST_CASE("an input does not hold the tag that ends it") {
                          syntax.list_close, syntax.section_close);
     };
     CHECK(matches(grammar, call("(</param>)")));
-    CHECK_FALSE(matches(grammar, call("(\n</parameter>\n)")) && end == "\n</parameter>\n");
-    CHECK_FALSE(matches(grammar, call("(</parameter>\n)")) && end == "</parameter>\n");
+    CHECK_FALSE((matches(grammar, call("(\n</parameter>\n)")) && end == "\n</parameter>\n"));
+    CHECK_FALSE((matches(grammar, call("(</parameter>\n)")) && end == "</parameter>\n"));
   }
 }
