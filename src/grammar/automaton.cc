@@ -393,7 +393,10 @@ class AutomatonBuilder {
         const RuleIndex next = open.back().runs.back();
         open.back().runs.pop_back();
         if (marks[next] == Mark::kOpen) {
-          return invalid(fmt::format("{} refers to itself before it has any text (left recursion)", rules_[next].name));
+          return invalid(
+              fmt::format("{} refers to itself before it has any text (left recursion); repeat its end, as "
+                          "in term (\"+\" term)*",
+                          rules_[next].name));
         }
         if (marks[next] == Mark::kNew) enter(next);
       }

@@ -56,16 +56,20 @@ bool is_terminal(std::string_view name) {
 
 ExpressionPtr without_case(std::string_view text) {
   std::vector<ExpressionPtr> parts;
+  // Whole characters, since an expression is read by characters too.
+  std::string others;
   for (const char c : text) {
     if (!is_letter(c)) {
-      parts.push_back(literal({c}));
+      others += c;
       continue;
     }
+    if (!others.empty()) parts.push_back(literal(std::exchange(others, {})));
     CharSet both(static_cast<char32_t>(c));
     const auto other = static_cast<char32_t>(c ^ 0x20);
     both.add(other, other);
     parts.push_back(one_of(std::move(both)));
   }
+  if (!others.empty()) parts.push_back(literal(std::move(others)));
   return sequence(std::move(parts));
 }
 
@@ -162,6 +166,7 @@ class LarkParser {
     if (cursor_.take("->")) {
       skip_space(false);
       alias = take_name();
+      if (alias.empty()) cursor_.fail("wanted a name after '->'");
     }
     define(alias, common(name));
   }
@@ -180,7 +185,8 @@ class LarkParser {
     if (cursor_.peek() == '{') cursor_.fail("templates of rules are not supported");
     if (cursor_.take(".")) {
       (void)cursor_.take("-");
-      (void)cursor_.take_number(kMaxRepetitions);  // a priority, which changes no text
+      // A priority changes no text.
+      if (!cursor_.take_number(kMaxRepetitions)) cursor_.fail("wanted a priority after '.'");
     }
     skip_space(false);
     if (!cursor_.take(":")) cursor_.fail(fmt::format("wanted ':' after '{}'", name));
@@ -196,7 +202,7 @@ class LarkParser {
       skip_space(false);
       if (cursor_.take("->")) {
         skip_space(false);
-        (void)take_name();
+        if (take_name().empty()) cursor_.fail("wanted a name after '->'");
       }
       if (!continues_with_alternative()) break;
       cursor_.skip();
@@ -268,6 +274,9 @@ class LarkParser {
     const std::string_view name = take_name();
     if (name.empty()) cursor_.fail("wanted a literal, a regular expression, a group or a name");
     if (cursor_.peek() == '{') cursor_.fail("templates of rules are not supported");
+    if (is_within_terminal_ && !is_terminal(name)) {
+      cursor_.fail(fmt::format("a terminal refers to the rule '{}', wanted terminals alone", name));
+    }
     ExpressionPtr named = reference(rule_named(name));
     return is_terminal(name) ? token(std::move(named)) : named;
   }
@@ -289,9 +298,19 @@ class LarkParser {
     return is_optional ? optional(std::move(group)) : group;
   }
 
+  /// Takes a word that blanks may precede.
+  bool take_after_blanks(std::string_view word) {
+    const TextCursor here = cursor_;
+    skip_space(false);
+    if (cursor_.take(word)) return true;
+    cursor_ = here;
+    return false;
+  }
+
   ExpressionPtr read_literal() {
     const std::string text = take_text();
-    if (cursor_.take("..")) {
+    if (take_after_blanks("..")) {
+      skip_space(false);
       const std::string last = cursor_.peek() == '"' ? take_text() : std::string();
       const DecodedUtf8 low = decode_utf8(text);
       const DecodedUtf8 high = decode_utf8(last);
@@ -356,7 +375,7 @@ class LarkParser {
         cursor_.fail(fmt::format("the flag '{}' of a regular expression is not supported", flag));
       }
     }
-    auto parsed = parse_regex(pattern);
+    auto parsed = parse_regex(pattern, Anchoring::kRefused);
     if (parsed.has_error()) begin.fail(parsed.error().message);
     return std::move(*parsed);
   }

@@ -12,8 +12,8 @@ namespace millrace::grammar {
 ///
 /// It takes rules and terminals with priorities and aliases, literals, regular expressions, ranges, groups, `[…]`, the
 /// quantifiers `?`, `*`, `+`, `~n` and `~n..m`, `%ignore`, and `%import` of the terminals of `common`. Fails with
-/// kInvalidArgument and the position for bad syntax, templates, other imports, and names that are missing or defined
-/// twice.
+/// kInvalidArgument and the position for bad syntax, templates, other imports, assertions in regular expressions, rules
+/// within terminals, and names that are missing or defined twice.
 [[nodiscard]] Result<ExpressionPtr> parse_lark(std::string_view text, Definition& definition);
 
 }  // namespace millrace::grammar

@@ -71,6 +71,8 @@ class RegexParser {
   explicit RegexParser(std::string_view pattern) : cursor_(pattern) {}
 
   [[nodiscard]] bool has_assertions() const { return has_assertions_; }
+  /// Returns whether assertions stand anywhere, also at the ends, where they change nothing.
+  [[nodiscard]] bool is_anchored() const { return has_assertions_ || has_anchors_; }
 
   ExpressionPtr read(bool is_search) {
     const ExpressionPtr anything = repeat(one_of(CharSet(0, CharSet::kMaxCodePoint)), 0);
@@ -107,6 +109,7 @@ class RegexParser {
   bool take_all(std::initializer_list<std::string_view> words) {
     bool taken = false;
     while (std::ranges::any_of(words, [&](std::string_view word) { return cursor_.take(word); })) taken = true;
+    has_anchors_ = has_anchors_ || taken;
     return taken;
   }
 
@@ -358,16 +361,21 @@ class RegexParser {
 
   TextCursor cursor_;
   bool has_assertions_ = false;
+  bool has_anchors_ = false;  // at the ends
   uint32_t nesting_ = 0;
   Flags flags_;
 };
 
 }  // namespace
 
-Result<ExpressionPtr> parse_regex(std::string_view pattern) {
+Result<ExpressionPtr> parse_regex(std::string_view pattern, Anchoring anchoring) {
   try {
     RegexParser parser(pattern);
     ExpressionPtr expression = parser.read(false);
+    if (anchoring == Anchoring::kRefused && parser.is_anchored()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "a part of a grammar cannot have the assertions ^, $, \\b, \\B, \\A, \\z and \\Z");
+    }
     if (!parser.has_assertions()) return expression;
     ReadWork work;
     return TextLanguage::of_expression(*expression, work).expression([](const CharSet& chars) {

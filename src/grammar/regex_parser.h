@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string_view>
 
@@ -11,6 +12,9 @@ namespace millrace::grammar {
 /// How characters appear in the text: plain, or escaped as in a JSON string.
 using CharEncoder = std::function<ExpressionPtr(const CharSet&)>;
 
+/// Whether a pattern may say what stands around a position, which a part of a larger text does not know.
+enum class Anchoring : uint8_t { kAllowed, kRefused };
+
 /// Reads a regular expression that the whole text has to match, in the syntax that Python, ECMAScript and PCRE share.
 ///
 /// `^`, `$`, `\b` and `\B` may stand anywhere, `\A` and `\z` at the ends of the outermost alternatives. `\d`, `\w` and
@@ -21,7 +25,7 @@ using CharEncoder = std::function<ExpressionPtr(const CharSet&)>;
 ///
 /// Fails with kInvalidArgument and the position for bad syntax, back references, lookaround, other flags and unknown
 /// properties. A pattern with assertions between its ends may take too many states.
-[[nodiscard]] Result<ExpressionPtr> parse_regex(std::string_view pattern);
+[[nodiscard]] Result<ExpressionPtr> parse_regex(std::string_view pattern, Anchoring anchoring = Anchoring::kAllowed);
 
 /// A pattern of which the text contains a match, as for JSON schema's `pattern`.
 struct SearchPattern {

@@ -12,6 +12,7 @@
 #include "grammar/json_rules.h"
 #include "grammar/lark.h"
 #include "grammar/regex_parser.h"
+#include "grammar/without_tag.h"
 
 namespace millrace::server {
 namespace {
@@ -114,28 +115,38 @@ Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& inpu
   };
   const bool is_literal = syntax_.notation == text::ArgumentNotation::kLiterals;
   const bool has_tags = syntax_.notation == text::ArgumentNotation::kParameters;
-  if (has_tags || (is_literal && !syntax_.dialect->quote.empty())) {
-    auto text = read(definition_);
-    if (text.has_error()) return text.error();
-    if (has_tags) {
-      const text::ParameterTags& tags = *syntax_.tags;
-      return sequence({literal(fmt::format("{}input{}{}", tags.open, tags.key_end, tags.value_open)), *text,
-                       literal_text(tags.value_end)});
-    }
-    const std::string quote(syntax_.dialect->quote);
-    return sequence({literal({syntax_.dialect->open}), key("input", true), literal(quote), *text, literal(quote),
-                     literal({syntax_.dialect->close})});
-  }
   grammar::Definition source;
   auto root = read(source);
   if (root.has_error()) return root.error();
   source.root = *root;
+  if (has_tags || (is_literal && !syntax_.dialect->quote.empty())) return unescaped_input(source);
   grammar::JsonRules json(definition_);
   ExpressionPtr text = json.string_of(source);
   if (is_literal) {
     return sequence({literal({syntax_.dialect->open}), key("input", true), text, literal({syntax_.dialect->close})});
   }
   return sequence({literal("{"), json.space(), literal("\"input\":"), json.space(), text, json.space(), literal("}")});
+}
+
+/// Returns an input that ends at the first tag or quote, so that none may stand in it.
+Result<ExpressionPtr> ArgumentGrammar::unescaped_input(const grammar::Definition& source) {
+  const bool has_tags = syntax_.notation == text::ArgumentNotation::kParameters;
+  try {
+    if (has_tags) {
+      const text::ParameterTags& tags = *syntax_.tags;
+      std::string_view tag = value_end().first;
+      tag.remove_prefix(tag.find_first_not_of('\n'));
+      ExpressionPtr text = grammar::without_tag(source, tag, definition_);
+      return sequence({literal(fmt::format("{}input{}{}", tags.open, tags.key_end, tags.value_open)), std::move(text),
+                       literal_text(tags.value_end)});
+    }
+    const std::string quote(syntax_.dialect->quote);
+    ExpressionPtr text = grammar::without_tag(source, quote, definition_);
+    return sequence({literal({syntax_.dialect->open}), key("input", true), literal(quote), std::move(text),
+                     literal(quote), literal({syntax_.dialect->close})});
+  } catch (const ErrorException& failure) {
+    return failure.error();
+  }
 }
 
 ExpressionPtr ArgumentGrammar::any() {

@@ -38,6 +38,8 @@ class ArgumentGrammar {
     int depth = 0;  ///< of references and members
   };
 
+  [[nodiscard]] Result<grammar::ExpressionPtr> unescaped_input(const grammar::Definition& source);
+
   // Parameters in tags.
   [[nodiscard]] Result<grammar::ExpressionPtr> parameters(const openai::Tool& tool, JsonValue root,
                                                           const grammar::SchemaOptions& options);

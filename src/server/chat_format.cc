@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "text/tool_calls/parameter_types.h"
 #include "text/tool_calls/response_template.h"
 
@@ -50,16 +51,26 @@ ApiResult<OutputConstraint> ChatFormat::make_output_constraint(const openai::Cha
   }
   constraint.response_format = request.response_format;
   const bool must_call = conversation.forces_call();
+  const bool is_described = format.response_template != nullptr;
   const bool constrains_calls =
-      must_call || conversation.restricts_tools || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
-  if (format.response_template != nullptr && constrains_calls) {
+      must_call || conversation.restricts_tools || std::ranges::any_of(conversation.tools, [&](const auto& tool) {
+        return tool.is_strict && (!tool.input || !is_described);
+      });
+  if (is_described &&
+      std::ranges::any_of(conversation.tools, [](const auto& tool) { return tool.input.has_value(); })) {
+    log::debug(
+        "a custom tool's grammar is shown to the model but not enforced: the model's response_template describes "
+        "its calls, which cannot be constrained");
+  }
+  if (is_described && constrains_calls) {
     return bad_request(must_call ? "tool_choice" : "tools",
                        "{}: calls that the model's response_template describes cannot be constrained, wanted "
-                       "tool_choice 'auto' or 'none', no strict tool and no grammar of a custom one",
+                       "tool_choice 'auto' or 'none', and no strict function",
                        must_call ? "tool_choice" : "tools");
   }
-  if (!format.tools || (!constrains_calls && !constraint.response_format)) return constraint;
-  constraint.calls = ToolCallConstraint{*format.tools, conversation.tools, must_call, request.parallel_tool_calls};
+  const auto written = conversation.forbids_calls() ? tool_format() : format.tools;
+  if (!written || (!constrains_calls && !constraint.response_format)) return constraint;
+  constraint.calls = ToolCallConstraint{*written, conversation.tools, must_call, request.parallel_tool_calls};
   if (conversation.tool_choice == openai::ToolChoice::kNamed) {
     std::erase_if(constraint.calls->tools,
                   [&](const openai::Tool& tool) { return tool.name != conversation.chosen_tool; });

@@ -140,7 +140,7 @@ void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
       if (std::ranges::find(options_.custom_tools, call.name) != options_.custom_tools.end()) custom_input_.emplace();
     }
     target.name += call.name;
-    target.is_custom = custom_input_.has_value();
+    target.is_custom = target.is_custom || custom_input_.has_value();
     target.arguments += custom_input_ ? custom_input_->push(call.arguments) : call.arguments;
   }
   if (output_parser_->calls_finished() > open_call_) end_custom_call(text_before, delta);

@@ -188,7 +188,8 @@ ApiResult<std::string> InputProcessor::render(const openai::Conversation& conver
 
 ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate& chat_template,
                                                        const openai::Conversation& conversation) const {
-  if (conversation.has_tools() && !ChatFormat(options_, chat_template).can_call()) {
+  const bool has_shown_tools = conversation.has_tools() || conversation.forbids_calls();
+  if (has_shown_tools && !ChatFormat(options_, chat_template).can_call()) {
     return bad_request("tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
                        chat_template.supports_tools() ? "uses no tool-call format that is known" : "shows it no tools");
   }
@@ -197,7 +198,7 @@ ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate&
   text::ChatInput input;
   input.messages_json = messages;
   input.default_kwargs_json = options_.default_chat_template_kwargs;
-  if (conversation.has_tools()) input.tools_json = conversation.tools_json;
+  if (has_shown_tools) input.tools_json = conversation.tools_json;
   if (names_template(conversation, service_)) input.template_name = conversation.chat_template;
   input.documents_json = conversation.documents_json;
   if (!conversation.documents_json.empty() && !chat_template.supports_documents(input)) {

@@ -39,6 +39,18 @@ _end: ";" | "\n"
   for (const char* text : {"1a=b;", "a=;", "a=b/;", "a=b"}) CHECK_FALSE(matches(tokens, text));
 }
 
+TEST_CASE("characters beyond ASCII have one case in Lark") {
+  const GrammarPtr words = read("start: \"aé€b\"i \"ü\"i");
+  for (const char* text : {"aé€bü", "Aé€Bü"}) CHECK(matches(words, text));
+  for (const char* text : {"AÉ€Bü", "aé€b"}) CHECK_FALSE(matches(words, text));
+}
+
+TEST_CASE("the dots of a range of Lark may stand between blanks") {
+  const GrammarPtr letters = read("start: \"a\" .. \"c\" \"x\"..\"z\" \"i\"");
+  CHECK(matches(letters, "bzi"));
+  CHECK_FALSE(matches(letters, "dzi"));
+}
+
 TEST_CASE("what Lark ignores may stand around tokens") {
   const GrammarPtr list = read(R"(start: "[" ITEM ("," ITEM)* "]"
 ITEM: "a" "b"
@@ -93,7 +105,21 @@ TEST_CASE("errors of a Lark grammar name the place or the rule") {
       {"%declare A", "the directive %declare is not supported"},
       {"%import python.NAME", "only terminals of common can be imported"},
       {"%import common.NAME", "common has no terminal 'NAME'"},
-      {"start: start \"a\" | \"b\"", "start refers to itself before it has any text"},
+      {"start: start \"a\" | \"b\"",
+       "start refers to itself before it has any text (left recursion); repeat its end, as in term (\"+\" term)*"},
+      {"start: /^a/", "a part of a grammar cannot have the assertions"},
+      {"start: /a$/", "a part of a grammar cannot have the assertions"},
+      {"start: /a/ /\\bb/", "a part of a grammar cannot have the assertions"},
+      {"start: /a\\Bb/", "a part of a grammar cannot have the assertions"},
+      {"start: A\nA: /\\Aa|b/", "a part of a grammar cannot have the assertions"},
+      {"start: /a\\z/", "a part of a grammar cannot have the assertions"},
+      {"start: /a|b\\Z/i", "a part of a grammar cannot have the assertions"},
+      {"start: \"a\" ->", "wanted a name after '->'"},
+      {"start: A\n%import common.WS ->", "wanted a name after '->'"},
+      {"start.: \"a\"", "wanted a priority after '.'"},
+      {"start.-: \"a\"", "wanted a priority after '.'"},
+      {"start: A\nA: b\nb: \"b\"", "a terminal refers to the rule 'b', wanted terminals alone"},
+      {"start: \"a\"\nb: \"b\"\n%ignore b", "a terminal refers to the rule 'b', wanted terminals alone"},
   };
   for (const auto& [text, message] : cases) {
     INFO(text);

@@ -55,11 +55,28 @@ TEST_CASE("a response template describes outputs of unknown format") {
   CHECK(format.has_tools());
   CHECK(chat_format.make_output_constraint(with_tool(), format)->is_unconstrained());
   CHECK(chat_format.make_output_constraint(with_tool(true), format).error().param == "tools");
+  openai::ChatRequest custom = with_tool(true);
+  custom.conversation.tools[0].is_custom = true;
+  custom.conversation.tools[0].input = openai::InputGrammar{.definition = "start: \"a\""};
+  CHECK(chat_format.make_output_constraint(custom, format)->is_unconstrained());
   openai::ChatRequest forced = with_tool();
   forced.conversation.tool_choice = openai::ToolChoice::kRequired;
   const auto refused = chat_format.make_output_constraint(forced, format);
   CHECK(refused.error().status == 400);
   CHECK(refused.error().param == "tool_choice");
+}
+
+TEST_CASE("calls are forbidden where no tool may be called") {
+  ServerOptions options;
+  const auto hermes = made("{{ tools }}<tool_call>");
+  openai::ChatRequest request = with_tool();
+  request.conversation.tools.clear();
+  request.conversation.restricts_tools = true;
+  const ChatFormat chat_format(options, *hermes);
+  const auto constraint = chat_format.make_output_constraint(request, chat_format.make_output_format(request, ""));
+  REQUIRE(constraint->calls);
+  CHECK(constraint->calls->tools.empty());
+  CHECK_FALSE(constraint->calls->must_call);
 }
 
 TEST_CASE("a known format goes before a response template") {

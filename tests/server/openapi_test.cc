@@ -373,7 +373,10 @@ TEST_CASE("The schemas say what may be said of tools") {
       {tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", true},
       {tools + R"(,"tool_choice":{"type":"allowed_tools","function":{"name":"f"}})", false},
       {tools + R"(,"tool_choice":{"function":{}})", false},
-      {tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}})", true},
+      {tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}})", false},
+      {tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[)"
+               R"({"type":"function","function":{"name":"f"}}]}})",
+       true},
       {tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"never","tools":[]}})", false},
       {R"("tools":[{"type":"custom","custom":{"name":"f"}}],"tool_choice":{"type":"custom","custom":{"name":"f"}})",
        true},

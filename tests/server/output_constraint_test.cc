@@ -170,6 +170,16 @@ TEST_CASE("in free text a call tag begins a call") {
   }
 }
 
+TEST_CASE("without tools no call is written") {
+  for (const ToolFormat format : all_formats()) {
+    INFO(text::to_string(format));
+    const GrammarPtr grammar = grammar_of(calling(format, {}, false));
+    CHECK(matches(grammar, ""));
+    CHECK(matches(grammar, "No <tool>, [TOOLS] or <｜tool▁call｜> here, Ω; "));
+    CHECK_FALSE(matches(grammar, two_calls(format)));
+  }
+}
+
 TEST_CASE("without several calls there is one") {
   for (const ToolFormat format : all_formats()) {
     if (allows_one(format)) continue;
@@ -409,5 +419,43 @@ TEST_CASE("an input held to a grammar is written as it is read") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("an input does not hold the tag that ends it") {
+  // Nesting, so that the texts are no regular language.
+  constexpr const char* kNested = "start: nest+\nnest: \"(\" nest* \")\" | /[<\\/parmete>\\n]+/ | \"</\" /[p|\"<]/";
+  const GrammarPtr language = grammar_from_lark(kNested).value();
+  std::mt19937_64 random(11);
+  for (const ToolFormat format : all_formats()) {
+    const text::ToolCallSyntax& syntax = text::row_of(format).written.front();
+    INFO(text::to_string(format));
+    openai::Tool patch = tool("patch", std::string(openai::custom_parameters()));
+    patch.input = {.syntax = openai::InputGrammar::Syntax::kLark, .definition = kNested};
+    const OutputConstraint constraint = calling(format, {patch});
+    const GrammarPtr grammar = grammar_of(constraint);
+    for (int i = 0; i < 20; ++i) {
+      const RandomText written = random_text(grammar, random, 2000);
+      if (!written.is_whole) continue;
+      INFO(written.text);
+      for (const text::ToolCallPart& call : parse(constraint, written.text).calls) {
+        openai::CustomInput input;
+        std::string text = input.push(call.arguments);
+        text += input.finish();
+        CHECK(matches(language, text));
+      }
+    }
+    if (syntax.notation != text::ArgumentNotation::kParameters) continue;
+    const std::string end(syntax.tags->value_end);
+    const auto call = [&](std::string_view text) {
+      return fmt::format("{}{}{}{}{}{}input{}{}{}{}{}{}{}{}", syntax.section_open, syntax.list_open, syntax.call_open,
+                         syntax.before_name, "patch",
+                         std::string(syntax.before_arguments) + std::string(syntax.tags->open), syntax.tags->key_end,
+                         syntax.tags->value_open, text, end, syntax.after_arguments, syntax.call_close,
+                         syntax.list_close, syntax.section_close);
+    };
+    CHECK(matches(grammar, call("(</param>)")));
+    CHECK_FALSE((matches(grammar, call("(\n</parameter>\n)")) && end == "\n</parameter>\n"));
+    CHECK_FALSE((matches(grammar, call("(</parameter>\n)")) && end == "</parameter>\n"));
   }
 }

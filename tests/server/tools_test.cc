@@ -462,4 +462,15 @@ TEST_CASE("A chat may allow some of its tools") {
   CHECK(refused(choice("never", kLook)) == "tool_choice");
   CHECK(refused(choice("auto", R"({"type":"function","function":{"name":"other"}})")) == "tool_choice");
   CHECK(refused(choice("required", "")) == "tool_choice");
+  CHECK(refused(choice("auto", "")) == "tool_choice");
+  for (const char* mode : {"auto", "required"}) {
+    CHECK(refused(choice(mode, R"({"type":"function","function":{"name":"patch"}})")) == "tool_choice");
+    CHECK(refused(choice(mode, R"({"type":"custom","custom":{"name":"look"}})")) == "tool_choice");
+  }
+  for (const char* chosen :
+       {R"({"type":"function","function":{"name":"patch"}})", R"({"type":"custom","custom":{"name":"look"}})"}) {
+    CHECK(refused(fmt::format(R"("tool_choice":{},{})", chosen, kTwo)) == "tool_choice");
+  }
+  CHECK(refused(R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"custom","custom":{"name":"f"}}])") ==
+        "tools");
 }

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <optional>
 
 namespace millrace::server {
 namespace {
@@ -34,6 +36,24 @@ size_t empty_lines(std::string_view text) {
 
 std::string to_std_string(boost::beast::string_view text) {
   return std::string(text.data(), text.size());
+}
+
+struct Target {
+  std::optional<std::string> authority;  ///< of an absolute target
+  std::string rest;                      ///< the path and the query
+};
+
+/// Splits the target of a request. An authority ends at a path, a query or a fragment (RFC 3986, section 3.2).
+Target split_target(std::string target) {
+  const size_t scheme_end = target.find_first_of(":/?#");
+  const bool is_absolute =
+      scheme_end != 0 && scheme_end != std::string::npos && target.compare(scheme_end, 3, "://") == 0;
+  if (!is_absolute) return {.authority = std::nullopt, .rest = std::move(target)};
+  const size_t begin = scheme_end + 3;
+  const size_t end = std::min(target.find_first_of("/?#", begin), target.size());
+  std::string rest = target.substr(end, target.find('#', end) - end);
+  if (!rest.starts_with('/')) rest.insert(0, 1, '/');
+  return {.authority = target.substr(begin, end - begin), .rest = std::move(rest)};
 }
 
 }  // namespace
@@ -125,19 +145,15 @@ const char* HttpParser::fault_of_head() const {
   const auto host_count = message.count(http::field::host);
   if (host_count > 1) return "it has several Host headers, wanted one";
   if (host_count == 0 && message.version() >= 11) return "the header Host is missing";
+  const Target target = split_target(to_std_string(message.target()));
+  if (target.authority && target.authority->empty()) return "its absolute target names no host";
   return nullptr;
 }
 
 void HttpParser::read_head() {
   const auto& message = impl_->parser.get();
   request_.method = to_method(message.method());
-  std::string target = to_std_string(message.target());
-  std::string authority;  // of an absolute target, which counts more than Host
-  if (const size_t scheme = target.find("://"); scheme != std::string::npos && target.front() != '/') {
-    const size_t path = target.find('/', scheme + 3);
-    authority = target.substr(scheme + 3, path == std::string::npos ? path : path - scheme - 3);
-    target = path == std::string::npos ? "/" : target.substr(path);
-  }
+  const auto [authority, target] = split_target(to_std_string(message.target()));
   const size_t question = target.find('?');
   request_.path = percent_decode(std::string_view(target).substr(0, question));
   if (question != std::string::npos) request_.query = target.substr(question + 1);
@@ -147,7 +163,7 @@ void HttpParser::read_head() {
   request_.content_type = to_std_string(message[http::field::content_type]);
   request_.content_encoding = to_std_string(message[http::field::content_encoding]);
   request_.request_id = to_std_string(message["X-Request-Id"]);
-  request_.host = authority.empty() ? to_std_string(message[http::field::host]) : std::move(authority);
+  request_.host = authority ? *authority : to_std_string(message[http::field::host]);  // the target counts more
   request_.origin = to_std_string(message[http::field::origin]);
   request_.fetch_site = to_std_string(message["Sec-Fetch-Site"]);
   request_.upgrade = to_std_string(message[http::field::upgrade]);

@@ -253,10 +253,9 @@ FieldError finish_conversation(Conversation& conversation) {
   if (conversation.forces_call() && conversation.tools.empty()) {
     return bad_request("tool_choice", "tool_choice: allowed only with tools");
   }
-  const bool is_known =
-      std::ranges::any_of(conversation.tools, [&](const Tool& tool) { return tool.name == conversation.chosen_tool; });
-  if (conversation.tool_choice == ToolChoice::kNamed && !is_known) {
-    return bad_request("tool_choice", "tool_choice: '{}' is not among the tools", conversation.chosen_tool);
+  if (conversation.tool_choice == ToolChoice::kNamed) {
+    const ToolName chosen{.name = conversation.chosen_tool, .is_custom = conversation.chooses_custom};
+    if (FieldError field_error = check_chosen(conversation, "tool_choice", chosen)) return field_error;
   }
   if (conversation.forces_call() && conversation.continue_final_message) {
     return bad_request("tool_choice", "tool_choice: with continue_final_message only auto or none");

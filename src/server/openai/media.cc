@@ -72,8 +72,8 @@ FieldError check_media(const Conversation& conversation) {
     ++count;
   }
   if (first != nullptr) {
-    log::info("a request's prompt has notes in place of images or files: {} messages, the first is the {} in {}", count,
-              first->word, first->path);
+    log::debug("a request's prompt has notes in place of images or files: {} messages, the first is the {} in {}",
+               count, first->word, first->path);
   }
   return std::nullopt;
 }

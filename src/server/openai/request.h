@@ -131,6 +131,12 @@ struct Tool {
   std::optional<InputGrammar> input = {};  ///< of a custom tool; nothing: any text
 };
 
+/// How a request names one of its tools.
+struct ToolName {
+  std::string name;
+  bool is_custom = false;
+};
+
 /// The input of a chat template; also the body of /apply-template and of a /tokenize of messages.
 struct Conversation {
   std::vector<ChatMessage> messages;
@@ -141,14 +147,19 @@ struct Conversation {
   std::string chat_template_kwargs;  ///< a JSON object, or empty
   std::string reasoning_effort;      ///< as the template takes it; empty: not said
   std::optional<bool> enable_thinking;
-  std::string tools_json;                                 ///< an array, or empty
-  std::string documents_json;                             ///< an array of objects, or empty
-  std::vector<Tool> tools;                                ///< that may be called
-  bool restricts_tools = false;                           ///< the model is shown others too, which it must not call
-  std::optional<std::vector<std::string>> allowed_tools;  ///< the names that tool_choice allows; nothing: all
+  std::string tools_json;                              ///< an array, or empty
+  std::string documents_json;                          ///< an array of objects, or empty
+  std::vector<Tool> tools;                             ///< that may be called
+  bool restricts_tools = false;                        ///< the model is shown others too, which it must not call
+  std::optional<std::vector<ToolName>> allowed_tools;  ///< those that tool_choice allows; nothing: all
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string chosen_tool;  ///< with kNamed
+  std::string chosen_tool;      ///< with kNamed
+  bool chooses_custom = false;  ///< whether the request says that it is a custom tool
   [[nodiscard]] bool has_tools() const { return !tools.empty() && tool_choice != ToolChoice::kNone; }
+  /// Returns whether the model is shown tools, of which it may call none.
+  [[nodiscard]] bool forbids_calls() const {
+    return tools.empty() && restricts_tools && !tools_json.empty() && tool_choice != ToolChoice::kNone;
+  }
   [[nodiscard]] bool forces_call() const {
     return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;
   }

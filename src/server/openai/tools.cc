@@ -59,14 +59,30 @@ FieldError read_allowed_tools(JsonObject choice, Conversation& conversation) {
     return wrong_type("tool_choice.allowed_tools.tools", allowed["tools"], "an array of tools");
   }
   conversation.tool_choice = mode == "required" ? ToolChoice::kRequired : ToolChoice::kAuto;
-  std::vector<std::string>& names = conversation.allowed_tools.emplace();
+  if (tools.size() == 0) {
+    return bad_request("tool_choice",
+                       "tool_choice.allowed_tools.tools: empty, wanted the name of a tool; none forbids calls");
+  }
+  std::vector<ToolName>& names = conversation.allowed_tools.emplace();
   for (const Json item : tools) {
     Typed tool;
     const std::string path = fmt::format("tool_choice.allowed_tools.tools[{}]", names.size());
     if (FieldError field_error = read_typed(path, item, tool)) return field_error;
-    if (FieldError field_error = read_tool_name(tool.path, tool.inner, names.emplace_back())) return field_error;
+    ToolName& name = names.emplace_back();
+    name.is_custom = tool.is_custom;
+    if (FieldError field_error = read_tool_name(tool.path, tool.inner, name.name)) return field_error;
   }
   return std::nullopt;
+}
+
+/// Refuses a function and a custom tool of one name, whose calls nothing tells apart.
+FieldError check_name_of_last(const std::vector<Tool>& tools) {
+  const Tool& last = tools.back();
+  const bool is_taken = std::ranges::any_of(
+      tools, [&](const Tool& tool) { return tool.name == last.name && tool.is_custom != last.is_custom; });
+  if (!is_taken) return std::nullopt;
+  return bad_request("tools", "{}: a {} is called '{}' as well", last.path, last.is_custom ? "function" : "custom tool",
+                     last.name);
 }
 
 /// Reads a custom tool, and appends the function that the model is shown in its place.
@@ -149,6 +165,8 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
     Tool& tool = conversation.tools.emplace_back();
     tool.path = std::move(typed.path);
     if (FieldError field_error = read_tool_name(tool.path, function, tool.name)) return field_error;
+    tool.is_custom = typed.is_custom;
+    if (FieldError field_error = check_name_of_last(conversation.tools)) return field_error;
     shown += shown.empty() ? '[' : ',';
     if (typed.is_custom) {
       if (FieldError field_error = read_custom(function, tool, shown)) return field_error;
@@ -185,18 +203,28 @@ FieldError read_tool_choice(std::string_view name, Json value, const RequestLimi
   conversation.tool_choice = ToolChoice::kNamed;
   Typed typed;
   if (FieldError field_error = read_typed(std::string(name), value, typed)) return field_error;
+  conversation.chooses_custom = typed.is_custom;
   return read_tool_name(typed.path, typed.inner, conversation.chosen_tool);
+}
+
+FieldError check_chosen(const Conversation& conversation, std::string_view field, const ToolName& chosen) {
+  const auto tool = std::ranges::find(conversation.tools, chosen.name, &Tool::name);
+  if (tool == conversation.tools.end()) {
+    return bad_request("tool_choice", "{}: '{}' is not among the tools", field, chosen.name);
+  }
+  if (tool->is_custom == chosen.is_custom) return std::nullopt;
+  return bad_request("tool_choice", "{}: found '{}' as a {}, but it is a {}", field, chosen.name,
+                     chosen.is_custom ? "custom tool" : "function", tool->is_custom ? "custom tool" : "function");
 }
 
 FieldError restrict_tools(Conversation& conversation) {
   if (!conversation.allowed_tools) return std::nullopt;
-  const std::vector<std::string>& names = *conversation.allowed_tools;
-  for (const std::string& name : names) {
-    if (std::ranges::find(conversation.tools, name, &Tool::name) != conversation.tools.end()) continue;
-    return bad_request("tool_choice", "tool_choice.allowed_tools: '{}' is not among the tools", name);
+  const std::vector<ToolName>& names = *conversation.allowed_tools;
+  for (const ToolName& name : names) {
+    if (FieldError field_error = check_chosen(conversation, "tool_choice.allowed_tools", name)) return field_error;
   }
   std::erase_if(conversation.tools,
-                [&](const Tool& tool) { return std::ranges::find(names, tool.name) == names.end(); });
+                [&](const Tool& tool) { return std::ranges::find(names, tool.name, &ToolName::name) == names.end(); });
   conversation.restricts_tools = true;
   return std::nullopt;
 }
@@ -228,7 +256,8 @@ void describe_tool_choice(SchemaWriter& schema) {
       R"("name":{"type":"string","minLength":1,"maxLength":256}}}}},)"
       R"({"type":"object","required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},)"
       R"("allowed_tools":{"type":"object","required":["mode","tools"],"properties":{)"
-      R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","description":"Of the tools",)"
+      R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1,)"
+      R"("description":"Of the tools",)"
       R"("items":{"type":"object"}}}}}}])");
 }
 

@@ -13,6 +13,8 @@ namespace millrace::server::openai {
                                     Conversation& conversation);
 [[nodiscard]] FieldError read_tool_choice(std::string_view name, Json value, const RequestLimits&,
                                           Conversation& conversation);
+/// Checks a tool that tool_choice names, in the member `field`: that it exists and has the type that was said.
+[[nodiscard]] FieldError check_chosen(const Conversation& conversation, std::string_view field, const ToolName& chosen);
 /// Leaves the tools that tool_choice allows, once all members are read.
 [[nodiscard]] FieldError restrict_tools(Conversation& conversation);
 void describe_tools(SchemaWriter& schema);

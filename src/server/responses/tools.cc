@@ -160,14 +160,11 @@ void ToolReader::finish() {
   if (!request_.conversation.tools.empty()) request_.conversation.tools_json = std::move(shown_);
 }
 
-/// Finds the tool that a choice names; `path` names the choice in errors.
-FieldError find_tool(const std::string& path, Json value, const ResponsesRequest& request, std::string& found) {
-  JsonObject object;
-  if (!value.get(object)) return wrong_type(path, value, "an object");
-  std::string type;
+/// Finds the tool of a name, without its namespace where only one has it; `path` names the choice in errors.
+FieldError find_by_name(const std::string& path, JsonObject object, const ResponsesRequest& request,
+                        std::string& found) {
   std::string name;
   std::string name_space;
-  if (FieldError field_error = read_text_member(path, object, "type", type)) return field_error;
   if (FieldError field_error = read_name(path, object, name)) return field_error;
   if (FieldError field_error = read_text_member(path, object, "namespace", name_space)) return field_error;
   const auto exact = request.origins.find(shown_name(name_space, name));
@@ -184,6 +181,21 @@ FieldError find_tool(const std::string& path, Json value, const ResponsesRequest
   if (count == 1) return std::nullopt;
   if (count == 0) return bad_request("tool_choice", "{}: '{}' is not among the tools", path, name);
   return bad_request("tool_choice", "{}: '{}' is in {} namespaces; wanted its namespace as well", path, name, count);
+}
+
+/// Finds the tool that a choice names, which has the type that the choice says.
+FieldError find_tool(const std::string& path, Json value, const ResponsesRequest& request, std::string& found) {
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(path, value, "an object");
+  std::string type;
+  if (FieldError field_error = read_text_member(path, object, "type", type)) return field_error;
+  if (FieldError field_error = find_by_name(path, object, request, found)) return field_error;
+  const std::vector<Tool>& tools = request.conversation.tools;
+  const auto tool = std::ranges::find(tools, found, &Tool::name);
+  const std::string_view wanted = tool != tools.end() && tool->is_custom ? "custom" : "function";
+  if (type.empty() || type == wanted) return std::nullopt;
+  return bad_request("tool_choice", "{}.type: found '{}', but '{}' is a tool of type {}", path, type.substr(0, 64),
+                     found, wanted);
 }
 
 /// Lets the model call no other tools than those of {"type": "allowed_tools"}. It is shown all of them still.

@@ -91,6 +91,12 @@ TEST_CASE("A request of HTTP 1.1 names one host") {
   CHECK(host("GET / HTTP/1.0\r\n").empty());
   CHECK(host("GET http://b:2/x HTTP/1.1\r\nHost: a:1\r\n") == "b:2");
   CHECK(host("GET http://b:2 HTTP/1.1\r\nHost: a:1\r\n") == "b:2");
+  CHECK(host("GET http://b:2?x=/y HTTP/1.1\r\nHost: a:1\r\n") == "b:2");
+  CHECK(host("GET http://b:2#/y HTTP/1.1\r\nHost: a:1\r\n") == "b:2");
+  CHECK(host("GET /x?u=http://b:2/ HTTP/1.1\r\nHost: a:1\r\n") == "a:1");
+  for (const char* target : {"http:///x", "http://", "http://?x", "http://#x"}) {
+    CHECK_THAT(host(fmt::format("GET {} HTTP/1.1\r\nHost: a:1\r\n", target)), Mentions("no host"));
+  }
   CHECK_THAT(host("GET / HTTP/1.1\r\nAccept: */*\r\n"), Mentions("Host", "missing"));
   CHECK_THAT(host("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n"), Mentions("Host", "several"));
   CHECK_THAT(host("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n"), Mentions("1.0"));

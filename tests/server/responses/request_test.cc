@@ -261,6 +261,9 @@ TEST_CASE("A choice names a tool by its own name") {
   refuse(R"({"type":"web_search"})");
   refuse(R"({"type":"allowed_tools","mode":"never","tools":[]})");
   refuse(R"({"type":"allowed_tools","mode":"required","tools":[{"type":"web_search"}]})");
+  refuse(R"({"type":"function","name":"do"})");
+  refuse(R"({"type":"custom","name":"go","namespace":"b"})");
+  refuse(R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"do"}]})");
   refuse(R"("perhaps")");
   check_refusal(R"({"input":"x","tool_choice":"required","tools":[{"type":"web_search"}]})", 400, "tool_choice");
   check_refusal(R"({"input":"x","tool_choice":{"type":"function","name":"f"}})", 400, "tool_choice");
@@ -275,6 +278,14 @@ TEST_CASE("Allowed tools restrict what may be called only") {
   CHECK(request.conversation.restricts_tools);
   CHECK(request.conversation.tool_choice == ToolChoice::kRequired);
   CHECK_THAT(request.conversation.tools_json, Catch::Contains("b__go"));
+}
+
+TEST_CASE("Tools are shown where none of them may be called") {
+  const ResponsesRequest request =
+      with_tools(kSearch, R"(,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"web_search"}]})");
+  CHECK_FALSE(request.conversation.has_tools());
+  CHECK(request.conversation.forbids_calls());
+  CHECK_THAT(request.conversation.tools_json, Catch::Contains("find"));
 }
 
 TEST_CASE("The format of the text is flat") {

@@ -1,0 +1,310 @@
+#include "grammar/without_tag.h"
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "base/utf8.h"
+
+namespace millrace::grammar {
+namespace {
+
+/// A set of numbers: how many characters of the tag a text may end with.
+using States = uint64_t;
+/// The node of each state at one position of the copied expression.
+using Nodes = std::map<uint32_t, uint32_t>;
+
+constexpr size_t kMaxEdges = 400'000;
+constexpr uint32_t kMaxCopies = 2000;  // of a repeated part
+
+/// Makes the product of a grammar and the automaton of the texts without a tag. Each rule becomes one rule per state
+/// before it and state after it. Lives for one call of without_tag().
+class TagFilter {
+ public:
+  TagFilter(const Definition& source, std::string_view tag, Definition& target) : source_(source), target_(target) {
+    for (size_t at = 0; at < tag.size();) {
+      const DecodedUtf8 step = decode_utf8(tag.substr(at));
+      tag_.push_back(step.code_point);
+      at += step.length;
+    }
+    CHECK(!tag_.empty() && tag_.size() < 64, "a tag has 1 to 63 characters");
+  }
+
+  ExpressionPtr filter() {
+    (void)ends_of(*source_.root, 1);
+    find_ends_of_rules();
+    Nodes ends;
+    for (uint32_t state = 0; state < tag_.size(); ++state) ends[state] = NetworkBuilder::kEnd;
+    ExpressionPtr root = network(*source_.root, 0, ends);
+    while (!pending_.empty()) {
+      const auto [rule, from, to] = pending_.back();
+      pending_.pop_back();
+      ExpressionPtr copy = network(*source_.rules[rule].expression, from, {{to, NetworkBuilder::kEnd}});
+      target_.rules[copies_.at({rule, from, to})].expression = std::move(copy);
+    }
+    return root;
+  }
+
+ private:
+  using RuleEnd = std::tuple<RuleIndex, uint32_t, uint32_t>;
+
+  /// Returns the state after a character: tag_.size() once the tag is complete.
+  [[nodiscard]] uint32_t next(uint32_t state, char32_t c) const {
+    if (c == tag_[state]) return state + 1;
+    return c == tag_[0] ? 1 : 0;
+  }
+
+  [[nodiscard]] uint32_t after(std::string_view text, uint32_t state) const {
+    while (!text.empty() && state < tag_.size()) {
+      const DecodedUtf8 step = decode_utf8(text);
+      state = next(state, step.code_point);
+      text.remove_prefix(step.length);
+    }
+    return state;
+  }
+
+  /// Returns the characters by which a state leads to each other one.
+  [[nodiscard]] std::map<uint32_t, CharSet> steps(const CharSet& chars, uint32_t state) const {
+    std::map<uint32_t, CharSet> sets;
+    CharSet others = chars;
+    for (const char32_t c : {tag_[0], tag_[state]}) {
+      if (!others.contains(c)) continue;
+      others = others.without(CharSet(c));
+      if (const uint32_t to = next(state, c); to < tag_.size()) sets[to].add(c, c);
+    }
+    if (!others.empty()) sets[0].add(others);
+    return sets;
+  }
+
+  template <class Visit>
+  static void for_each(States states, const Visit& visit) {
+    for (uint32_t state = 0; states != 0; ++state, states >>= 1) {
+      if ((states & 1) != 0) visit(state);
+    }
+  }
+
+  /// Returns the states after a text of the expression that begins in one of `from`, as far as rules are known.
+  States ends_of(const Expression& expression, States from) {
+    States ends = 0;
+    switch (expression.kind) {
+      case Expression::Kind::kLiteral:
+        for_each(from, [&](uint32_t state) {
+          if (const uint32_t to = after(expression.text, state); to < tag_.size()) ends |= States{1} << to;
+        });
+        return ends;
+      case Expression::Kind::kChar:
+        for_each(from, [&](uint32_t state) {
+          for (const auto& [to, set] : steps(expression.chars, state)) ends |= States{1} << to;
+        });
+        return ends;
+      case Expression::Kind::kSequence:
+        for (const ExpressionPtr& part : expression.parts) from = ends_of(*part, from);
+        return from;
+      case Expression::Kind::kChoice:
+        for (const ExpressionPtr& part : expression.parts) ends |= ends_of(*part, from);
+        return ends;
+      case Expression::Kind::kRepeat: return ends_of_repeat(expression, from);
+      case Expression::Kind::kReference:
+        for_each(from, [&](uint32_t state) { ends |= rule_ends_[{expression.rule, state}]; });
+        return ends;
+      case Expression::Kind::kNetwork: return states_of_nodes(expression, from)[NetworkBuilder::kEnd];
+      case Expression::Kind::kAssertion: CHECK(false, "an assertion is no part of a grammar");
+    }
+    return ends;
+  }
+
+  States ends_of_repeat(const Expression& repeat, States from) {
+    const Expression& part = *repeat.parts.front();
+    for (uint32_t i = 0; i < repeat.min; ++i) {
+      const States ends = ends_of(part, from);
+      if (ends == std::exchange(from, ends)) break;
+    }
+    States all = from;
+    for (uint32_t i = repeat.min; !repeat.max || i < *repeat.max; ++i) {
+      from = ends_of(part, from);
+      if ((all | from) == all) break;
+      all |= from;
+    }
+    return all;
+  }
+
+  std::vector<States> states_of_nodes(const Expression& network, States from) {
+    std::vector<States> states(network.node_count);
+    states[NetworkBuilder::kBegin] = from;
+    for (bool has_changed = true; has_changed;) {
+      has_changed = false;
+      for (const Expression::Edge& edge : network.edges) {
+        const States ends = states[edge.to] | ends_of(*network.parts[edge.part], states[edge.from]);
+        has_changed = has_changed || ends != states[edge.to];
+        states[edge.to] = ends;
+      }
+    }
+    return states;
+  }
+
+  /// Asking for a rule's ends enters it. Entries grow until they agree.
+  void find_ends_of_rules() {
+    for (bool has_changed = true; has_changed;) {
+      has_changed = false;
+      const size_t known = rule_ends_.size();
+      for (auto& [key, ends] : rule_ends_) {
+        const States found = ends_of(*source_.rules[key.first].expression, States{1} << key.second);
+        has_changed = has_changed || found != ends;
+        ends = found;
+      }
+      has_changed = has_changed || rule_ends_.size() != known;
+    }
+  }
+
+  ExpressionPtr network(const Expression& expression, uint32_t from, Nodes to) {
+    NetworkBuilder network;
+    add(network, expression, {{from, NetworkBuilder::kBegin}}, to);
+    return std::move(network).build();
+  }
+
+  uint32_t node(NetworkBuilder& network, Nodes& nodes, uint32_t state) const {
+    const auto [entry, is_new] = nodes.try_emplace(state, 0);
+    if (is_new) entry->second = network.add_node();
+    return entry->second;
+  }
+
+  void add_edge(NetworkBuilder& network, uint32_t from, uint32_t to, const ExpressionPtr& part) {
+    if (++edge_count_ > kMaxEdges) {
+      throw ErrorException(make_error(ErrorCode::kInvalidArgument, "it has too many ways to avoid the tag that ends it"));
+    }
+    network.add_edge(from, to, part);
+  }
+
+  void join(NetworkBuilder& network, const Nodes& from, Nodes& to) {
+    for (const auto& [state, begin] : from) add_edge(network, begin, node(network, to, state), empty_);
+  }
+
+  void add(NetworkBuilder& network, const Expression& expression, const Nodes& from, Nodes& to) {
+    switch (expression.kind) {
+      case Expression::Kind::kLiteral:
+        for (const auto& [state, begin] : from) {
+          const uint32_t end = after(expression.text, state);
+          if (end < tag_.size()) add_edge(network, begin, node(network, to, end), literal(expression.text));
+        }
+        return;
+      case Expression::Kind::kChar:
+        for (const auto& [state, begin] : from) {
+          for (const auto& [end, set] : steps(expression.chars, state)) {
+            add_edge(network, begin, node(network, to, end), one_of(set));
+          }
+        }
+        return;
+      case Expression::Kind::kSequence: return add_sequence(network, expression, from, to);
+      case Expression::Kind::kChoice:
+        for (const ExpressionPtr& part : expression.parts) add(network, *part, from, to);
+        return;
+      case Expression::Kind::kRepeat: return add_repeat(network, expression, from, to);
+      case Expression::Kind::kReference:
+        for (const auto& [state, begin] : from) {
+          for_each(rule_ends_[{expression.rule, state}], [&](uint32_t end) {
+            add_edge(network, begin, node(network, to, end), copy_of({expression.rule, state, end}));
+          });
+        }
+        return;
+      case Expression::Kind::kNetwork: return add_network(network, expression, from, to);
+      case Expression::Kind::kAssertion: CHECK(false, "an assertion is no part of a grammar");
+    }
+  }
+
+  void add_sequence(NetworkBuilder& network, const Expression& sequence, Nodes from, Nodes& to) {
+    for (const ExpressionPtr& part : sequence.parts) {
+      Nodes ends;
+      add(network, *part, from, ends);
+      from = std::move(ends);
+    }
+    join(network, from, to);
+  }
+
+  void add_repeat(NetworkBuilder& network, const Expression& expression, const Nodes& from, Nodes& to) {
+    const ExpressionPtr& part = expression.parts.front();
+    Nodes current;
+    for (const auto& [state, begin] : from) {
+      // A part that leaves the state as it is needs no copies.
+      if ((ends_of(*part, States{1} << state) & ~(States{1} << state)) == 0) {
+        ExpressionPtr copy = this->network(*part, state, {{state, NetworkBuilder::kEnd}});
+        add_edge(network, begin, node(network, to, state), repeat(std::move(copy), expression.min, expression.max));
+      } else {
+        current[state] = begin;
+      }
+    }
+    if (current.empty()) return;
+    if (expression.max.value_or(expression.min) > kMaxCopies) {
+      throw ErrorException(make_error(ErrorCode::kInvalidArgument,
+                                      "it repeats a part up to {} times that may hold some of the tag that ends it, "
+                                      "wanted at most {} times, or no bound",
+                                      expression.max.value_or(expression.min), kMaxCopies));
+    }
+    for (uint32_t i = 0; i < expression.min; ++i) current = added(network, *part, current);
+    if (!expression.max) {
+      // Nodes that the part leads to and from.
+      Nodes loop;
+      States states = 0;
+      for (const auto& [state, begin] : current) states |= States{1} << state;
+      for_each(ends_of_repeat(*repeat(part, 0), states), [&](uint32_t state) { (void)node(network, loop, state); });
+      join(network, current, loop);
+      const Nodes begins = loop;
+      add(network, *part, begins, loop);
+      return join(network, loop, to);
+    }
+    for (uint32_t i = expression.min; i < *expression.max; ++i) {
+      join(network, current, to);
+      current = added(network, *part, current);
+    }
+    join(network, current, to);
+  }
+
+  Nodes added(NetworkBuilder& network, const Expression& part, const Nodes& from) {
+    Nodes to;
+    add(network, part, from, to);
+    return to;
+  }
+
+  void add_network(NetworkBuilder& network, const Expression& expression, const Nodes& from, Nodes& to) {
+    States states = 0;
+    for (const auto& [state, begin] : from) states |= States{1} << state;
+    std::vector<Nodes> nodes(expression.node_count);
+    const std::vector<States> reached = states_of_nodes(expression, states);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for_each(reached[i], [&](uint32_t state) { (void)node(network, nodes[i], state); });
+    }
+    join(network, from, nodes[NetworkBuilder::kBegin]);
+    for (const Expression::Edge& edge : expression.edges) {
+      const Nodes begins = nodes[edge.from];
+      add(network, *expression.parts[edge.part], begins, nodes[edge.to]);
+    }
+    join(network, nodes[NetworkBuilder::kEnd], to);
+  }
+
+  ExpressionPtr copy_of(const RuleEnd& key) {
+    const auto [entry, is_new] = copies_.try_emplace(key, 0);
+    if (is_new) {
+      entry->second = target_.add(source_.rules[std::get<0>(key)].name);
+      pending_.push_back(key);
+    }
+    return reference(entry->second);
+  }
+
+  const Definition& source_;
+  Definition& target_;
+  std::vector<char32_t> tag_;
+  std::map<std::pair<RuleIndex, uint32_t>, States> rule_ends_;  // by rule and the state before it
+  std::map<RuleEnd, RuleIndex> copies_;
+  std::vector<RuleEnd> pending_;  // copies whose rules have no expression yet
+  const ExpressionPtr empty_ = literal("");
+  size_t edge_count_ = 0;
+};
+
+}  // namespace
+
+ExpressionPtr without_tag(const Definition& source, std::string_view tag, Definition& target) {
+  return TagFilter(source, tag, target).filter();
+}
+
+}  // namespace millrace::grammar
