@@ -1,5 +1,6 @@
 #include "grammar/without_tag.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -12,7 +13,7 @@ namespace millrace::grammar {
 namespace {
 
 /// A set of numbers: how many characters of the tag a text may end with.
-using States = uint64_t;
+using TagStates = uint64_t;
 /// The node of each state at one position of the copied expression.
 using Nodes = std::map<uint32_t, uint32_t>;
 
@@ -30,6 +31,7 @@ class TagFilter {
       at += step.length;
     }
     CHECK(!tag_.empty() && tag_.size() < 64, "a tag has 1 to 63 characters");
+    CHECK(std::ranges::count(tag_, tag_[0]) == 1, "a tag has its first character once");
   }
 
   ExpressionPtr filter() {
@@ -79,24 +81,24 @@ class TagFilter {
   }
 
   template <class Visit>
-  static void for_each(States states, const Visit& visit) {
+  static void for_each(TagStates states, const Visit& visit) {
     for (uint32_t state = 0; states != 0; ++state, states >>= 1) {
       if ((states & 1) != 0) visit(state);
     }
   }
 
   /// Returns the states after a text of the expression that begins in one of `from`, as far as rules are known.
-  States ends_of(const Expression& expression, States from) {
-    States ends = 0;
+  TagStates ends_of(const Expression& expression, TagStates from) {
+    TagStates ends = 0;
     switch (expression.kind) {
       case Expression::Kind::kLiteral:
         for_each(from, [&](uint32_t state) {
-          if (const uint32_t to = after(expression.text, state); to < tag_.size()) ends |= States{1} << to;
+          if (const uint32_t to = after(expression.text, state); to < tag_.size()) ends |= TagStates{1} << to;
         });
         return ends;
       case Expression::Kind::kChar:
         for_each(from, [&](uint32_t state) {
-          for (const auto& [to, set] : steps(expression.chars, state)) ends |= States{1} << to;
+          for (const auto& [to, set] : steps(expression.chars, state)) ends |= TagStates{1} << to;
         });
         return ends;
       case Expression::Kind::kSequence:
@@ -115,13 +117,13 @@ class TagFilter {
     return ends;
   }
 
-  States ends_of_repeat(const Expression& repeat, States from) {
+  TagStates ends_of_repeat(const Expression& repeat, TagStates from) {
     const Expression& part = *repeat.parts.front();
     for (uint32_t i = 0; i < repeat.min; ++i) {
-      const States ends = ends_of(part, from);
+      const TagStates ends = ends_of(part, from);
       if (ends == std::exchange(from, ends)) break;
     }
-    States all = from;
+    TagStates all = from;
     for (uint32_t i = repeat.min; !repeat.max || i < *repeat.max; ++i) {
       from = ends_of(part, from);
       if ((all | from) == all) break;
@@ -130,13 +132,13 @@ class TagFilter {
     return all;
   }
 
-  std::vector<States> states_of_nodes(const Expression& network, States from) {
-    std::vector<States> states(network.node_count);
+  std::vector<TagStates> states_of_nodes(const Expression& network, TagStates from) {
+    std::vector<TagStates> states(network.node_count);
     states[NetworkBuilder::kBegin] = from;
     for (bool has_changed = true; has_changed;) {
       has_changed = false;
       for (const Expression::Edge& edge : network.edges) {
-        const States ends = states[edge.to] | ends_of(*network.parts[edge.part], states[edge.from]);
+        const TagStates ends = states[edge.to] | ends_of(*network.parts[edge.part], states[edge.from]);
         has_changed = has_changed || ends != states[edge.to];
         states[edge.to] = ends;
       }
@@ -150,7 +152,7 @@ class TagFilter {
       has_changed = false;
       const size_t known = rule_ends_.size();
       for (auto& [key, ends] : rule_ends_) {
-        const States found = ends_of(*source_.rules[key.first].expression, States{1} << key.second);
+        const TagStates found = ends_of(*source_.rules[key.first].expression, TagStates{1} << key.second);
         has_changed = has_changed || found != ends;
         ends = found;
       }
@@ -172,7 +174,8 @@ class TagFilter {
 
   void add_edge(NetworkBuilder& network, uint32_t from, uint32_t to, const ExpressionPtr& part) {
     if (++edge_count_ > kMaxEdges) {
-      throw ErrorException(make_error(ErrorCode::kInvalidArgument, "it has too many ways to avoid the tag that ends it"));
+      throw ErrorException(
+          make_error(ErrorCode::kInvalidArgument, "it has too many ways to avoid the tag that ends it"));
     }
     network.add_edge(from, to, part);
   }
@@ -227,7 +230,7 @@ class TagFilter {
     Nodes current;
     for (const auto& [state, begin] : from) {
       // A part that leaves the state as it is needs no copies.
-      if ((ends_of(*part, States{1} << state) & ~(States{1} << state)) == 0) {
+      if ((ends_of(*part, TagStates{1} << state) & ~(TagStates{1} << state)) == 0) {
         ExpressionPtr copy = this->network(*part, state, {{state, NetworkBuilder::kEnd}});
         add_edge(network, begin, node(network, to, state), repeat(std::move(copy), expression.min, expression.max));
       } else {
@@ -245,8 +248,8 @@ class TagFilter {
     if (!expression.max) {
       // Nodes that the part leads to and from.
       Nodes loop;
-      States states = 0;
-      for (const auto& [state, begin] : current) states |= States{1} << state;
+      TagStates states = 0;
+      for (const auto& [state, begin] : current) states |= TagStates{1} << state;
       for_each(ends_of_repeat(*repeat(part, 0), states), [&](uint32_t state) { (void)node(network, loop, state); });
       join(network, current, loop);
       const Nodes begins = loop;
@@ -267,10 +270,10 @@ class TagFilter {
   }
 
   void add_network(NetworkBuilder& network, const Expression& expression, const Nodes& from, Nodes& to) {
-    States states = 0;
-    for (const auto& [state, begin] : from) states |= States{1} << state;
+    TagStates states = 0;
+    for (const auto& [state, begin] : from) states |= TagStates{1} << state;
     std::vector<Nodes> nodes(expression.node_count);
-    const std::vector<States> reached = states_of_nodes(expression, states);
+    const std::vector<TagStates> reached = states_of_nodes(expression, states);
     for (size_t i = 0; i < nodes.size(); ++i) {
       for_each(reached[i], [&](uint32_t state) { (void)node(network, nodes[i], state); });
     }
@@ -294,7 +297,7 @@ class TagFilter {
   const Definition& source_;
   Definition& target_;
   std::vector<char32_t> tag_;
-  std::map<std::pair<RuleIndex, uint32_t>, States> rule_ends_;  // by rule and the state before it
+  std::map<std::pair<RuleIndex, uint32_t>, TagStates> rule_ends_;  // by rule and the state before it
   std::map<RuleEnd, RuleIndex> copies_;
   std::vector<RuleEnd> pending_;  // copies whose rules have no expression yet
   const ExpressionPtr empty_ = literal("");
