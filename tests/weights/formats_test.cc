@@ -18,6 +18,9 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
            {R"({"quant_method": "awq", "version": "gemv_fast"})", "gemv_fast"},
            {R"({"quant_method": "awq", "version": "gemv", "group_size": 16})", "group_size"},
+           {R"({"quant_method": "awq", "version": "gemv", "group_size": 0})", "group_size is 0"},
+           {R"({"quant_method": "awq", "version": "gemv", "group_size": -1})", "group_size is -1"},
+           {R"({"quant_method": "awq", "version": "gemv", "group_size": 96})", "group_size is 96"},
            {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
            {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "config_groups"},
            {R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
@@ -138,6 +141,23 @@ TEST_CASE("Packings of AutoRound are those of other libraries") {
     const Vectors vectors(name);
     check_equal(decoded_as(vectors, config), floats_of(vectors.file["expected"]["a.weight"]["f32"]));
   }
+}
+
+TEST_CASE("Groups of AWQ gemv are those of its kernels") {
+  for (const int size : {32, 64, 128, 256}) {
+    const std::string config = R"({"quant_method": "awq", "version": "gemv", "group_size": )" + std::to_string(size);
+    CHECK(format_of((config + "}").c_str()).group_size == size);
+  }
+}
+
+TEST_CASE("FP8 beside integers of Quark is noted") {
+  const std::string integers = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4",
+      "qscheme": "per_group", "group_size": 32}})";
+  CHECK_FALSE(format_of((integers + "}").c_str()).has_fp8);
+  const WeightFormat both = format_of((integers + R"(, "layer_quant_config": {"*q_proj": {"weight": {"dtype":
+      "fp8_e4m3", "qscheme": "per_tensor"}}}})")
+                                          .c_str());
+  CHECK((both.has_fp8 && both.method == QuantMethod::kQuark && both.bits == 4));
 }
 
 TEST_CASE("FP8 and FP4 of Quark decode") {
