@@ -94,7 +94,7 @@ TEST_CASE("The weights of a repository are those of its index") {
   CHECK(missing.error().message.find("model-3.safetensors") != std::string::npos);
   for (const char* index : {"", "[]", "{}", R"({"weight_map": {"a": 1}})"})
     CHECK(weight_files(listing, index).has_error());
-  // As for folders, an index that is of no use gives way to the single file.
+  // An index that is of no use gives way to the single file.
   listing.files.push_back(file_of(std::string(kSingleName), 1));
   for (const char* index : {"", "{}", R"({"weight_map": {}})", R"({"weight_map": {"a": "model-3.safetensors"}})",
                             R"({"weight_map": {"a": "model.safetensors"}})"}) {

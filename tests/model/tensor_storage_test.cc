@@ -106,7 +106,7 @@ bool is_tied(const std::vector<test::RawTensorToWrite>& tensors) {
   return config.tied_embeddings;
 }
 
-TEST_CASE("A head counts as tied where all that is stored of it equals the embedding") {
+TEST_CASE("A head is tied where all of it equals the embedding") {
   const auto bytes = [](int count, int value) {
     return std::vector<std::byte>(static_cast<size_t>(count), static_cast<std::byte>(value));
   };
