@@ -34,6 +34,32 @@ std::vector<std::string> other_weights(const RepoListing& listing) {
   return found;
 }
 
+/// Returns the files that an index lists.
+Result<std::vector<RepoFile>> listed_files(const RepoListing& listing, const std::string& index,
+                                           std::string_view holder) {
+  const auto document = JsonDocument::parse(index, kModelFileJson);
+  if (document.has_error()) return make_error(ErrorCode::kData, "{}: {}", kIndexName, document.error().message);
+  JsonObject weight_map;
+  if (!document->root()["weight_map"].get(weight_map))
+    return make_error(ErrorCode::kData, "{}: weight_map is missing, wanted an object of file names", kIndexName);
+  std::set<std::string> names;
+  for (const JsonMember member : weight_map) {
+    std::string_view name;
+    if (!member.value.get(name))
+      return make_error(ErrorCode::kData, "{}: tensor '{}' is in no file", kIndexName, member.key);
+    names.emplace(name);
+  }
+  if (names.empty()) return make_error(ErrorCode::kData, "{}: weight_map is empty, wanted a file", kIndexName);
+  std::vector<RepoFile> files;
+  for (const std::string& name : names) {
+    const RepoFile* file = name.find('/') == name.npos ? listing.find(name) : nullptr;
+    if (file == nullptr)
+      return make_error(ErrorCode::kData, "{} puts tensors into {}, which {} lacks", kIndexName, name, holder);
+    files.push_back(*file);
+  }
+  return files;
+}
+
 }  // namespace
 
 bool is_model_description(const std::string& path) {
@@ -53,34 +79,17 @@ std::vector<RepoFile> description_files(const RepoListing& listing) {
 Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index, std::string_view gguf,
                                            std::string_view holder) {
   if (!gguf.empty()) return choose_gguf(listing, gguf);
-  if (listing.find(kIndexName) == nullptr) {
-    if (const RepoFile* single = listing.find(kSingleName)) return std::vector<RepoFile>{*single};
-    if (has_gguf(listing)) return choose_gguf(listing, {});
-    const auto others = other_weights(listing);
-    if (others.empty()) return make_error(ErrorCode::kNotFound, "{} holds no weights, wanted {}", holder, kSingleName);
-    return make_error(ErrorCode::kNotFound, "{} holds neither {} nor {}, but {}", holder, kSingleName, kIndexName,
-                      fmt::join(others, ", "));
+  const RepoFile* single = listing.find(kSingleName);
+  if (listing.find(kIndexName) != nullptr) {
+    auto listed = listed_files(listing, index, holder);
+    if (listed || single == nullptr) return listed;
   }
-  const auto document = JsonDocument::parse(index, kModelFileJson);
-  if (document.has_error()) return make_error(ErrorCode::kData, "{}: {}", kIndexName, document.error().message);
-  JsonObject weight_map;
-  if (!document->root()["weight_map"].get(weight_map))
-    return make_error(ErrorCode::kData, "{}: weight_map is missing, wanted an object of file names", kIndexName);
-  std::set<std::string> names;
-  for (const JsonMember member : weight_map) {
-    std::string_view name;
-    if (!member.value.get(name))
-      return make_error(ErrorCode::kData, "{}: tensor '{}' is in no file", kIndexName, member.key);
-    names.emplace(name);
-  }
-  std::vector<RepoFile> files;
-  for (const std::string& name : names) {
-    const RepoFile* file = listing.find(name);
-    if (file == nullptr)
-      return make_error(ErrorCode::kData, "{} puts tensors into {}, which {} lacks", kIndexName, name, holder);
-    files.push_back(*file);
-  }
-  return files;
+  if (single != nullptr) return std::vector<RepoFile>{*single};
+  if (has_gguf(listing)) return choose_gguf(listing, {});
+  const auto others = other_weights(listing);
+  if (others.empty()) return make_error(ErrorCode::kNotFound, "{} holds no weights, wanted {}", holder, kSingleName);
+  return make_error(ErrorCode::kNotFound, "{} holds neither {} nor {}, but {}", holder, kSingleName, kIndexName,
+                    fmt::join(others, ", "));
 }
 
 }  // namespace millrace::hub

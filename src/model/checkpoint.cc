@@ -75,16 +75,17 @@ Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string
 }
 
 Result<void> Checkpoint::open_files() {
-  auto single = open_file(std::string(kSingleName));
-  if (!single && single.error().code != ErrorCode::kNotFound) return single.error();
   const Result<void> index = read_index(folder_ / kIndexName);
-  if (index && (!single || has_listed_files())) {
-    if (single)
+  const bool has_single = has_file(std::string(kSingleName));
+  if (index && (!has_single || has_listed_files())) {
+    if (has_single)
       log::warn("{}: tensors are read from the files that {} names, not all from {}", folder_.string(), kIndexName,
                 kSingleName);
     return {};
   }
-  if (single) {
+  if (has_single) {
+    auto single = open_file(std::string(kSingleName));
+    if (!single) return single.error();
     shard_of_.clear();
     single_ = std::move(*single);
     return {};
@@ -93,13 +94,17 @@ Result<void> Checkpoint::open_files() {
   return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder_.string(), kSingleName, kIndexName);
 }
 
+bool Checkpoint::has_file(const std::string& file_name) const {
+  if (source_) return source_->contains(file_name);
+  std::error_code unreadable;  // whoever opens the file says why
+  return std::filesystem::exists(folder_ / file_name, unreadable);
+}
+
 bool Checkpoint::has_listed_files() const {
   std::set<std::string> files;
   for (const auto& [name, file] : shard_of_) files.insert(file);
-  return files != std::set<std::string>{std::string(kSingleName)} &&
-         std::ranges::all_of(files, [this](const std::string& file) {
-           return source_ ? source_->contains(file) : std::filesystem::exists(folder_ / file);
-         });
+  return !files.empty() && files != std::set<std::string>{std::string(kSingleName)} &&
+         std::ranges::all_of(files, [this](const std::string& file) { return has_file(file); });
 }
 
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder,
@@ -119,7 +124,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
     break;
   }
   for (const std::string_view prefix : kEncoderPrefixes) {
-    if (checkpoint->contains_stored(fmt::format("{}{}", prefix, kEncoderEmbedding)))
+    if (checkpoint->has_stored_weight(fmt::format("{}{}", prefix, kEncoderEmbedding)))
       checkpoint->encoder_prefix_ = prefix;
   }
   return checkpoint;
@@ -389,9 +394,9 @@ bool Checkpoint::has_weight(std::string_view name) const {
 
 bool Checkpoint::has_stored_weight(std::string_view name) const {
   if (gguf_) return gguf_->contains(name);
-  const std::vector<std::string> companions = weights::companion_names(name);
+  const std::vector<std::string> names = weights::code_names(name);
   return contains_stored(name) ||
-         std::ranges::any_of(companions, [this](const std::string& each) { return contains_stored(each); });
+         std::ranges::any_of(names, [this](const std::string& each) { return contains_stored(each); });
 }
 
 bool Checkpoint::contains_stored(std::string_view name) const {

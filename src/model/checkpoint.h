@@ -95,9 +95,10 @@ class Checkpoint {
  private:
   Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source);
   [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& file_name) const;
-  /// Opens the files that an index names, or the single file. With both the index counts, as for other programs, unless
-  /// it is left over from files that are gone.
+  /// Opens the files that an index names, or the single file. With both the index counts, as for vLLM, unless it names
+  /// no file, or one that is gone.
   [[nodiscard]] Result<void> open_files();
+  [[nodiscard]] bool has_file(const std::string& file_name) const;
   [[nodiscard]] bool has_listed_files() const;
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;

@@ -37,6 +37,13 @@ struct LayerInputsConfig {
   friend bool operator==(const LayerInputsConfig&, const LayerInputsConfig&) = default;
 };
 
+/// A file beside config.json in which a quantizer describes weights.
+struct WeightFormatFile {
+  std::string path;
+  std::string fault;  ///< why it cannot be read; empty: it can
+  friend bool operator==(const WeightFormatFile&, const WeightFormatFile&) = default;
+};
+
 /// The description of a model: what its config.json says, as a list of layers. All numbers are bounded, so that no
 /// product of two overflows an int64.
 ///
@@ -69,6 +76,9 @@ struct ModelConfig {
   /// The format of weights that are decoded when they are loaded; kNone: they are stored as plain floating point, or as
   /// `quantization` says.
   weights::WeightFormat weight_format;
+  /// Where `weight_format` is not of config.json. It counts only where the checkpoint holds codes: see
+  /// settle_weight_format().
+  std::optional<WeightFormatFile> format_file;
 
   [[nodiscard]] int32_t layer_count() const { return static_cast<int32_t>(layers.size()); }
   [[nodiscard]] const LayerConfig& layer(int32_t index) const { return layers[static_cast<size_t>(index)]; }

@@ -224,6 +224,35 @@ Fingerprint fingerprint_of(const tensor::W8Matrix& matrix) {
   return hash.finish();
 }
 
+/// Returns the order of zero points that a format with such codes has, where it has any.
+weights::ZeroArray::Order usual_zeros(weights::CodeOrder codes) {
+  using Order = weights::ZeroArray::Order;
+  switch (codes) {
+    case weights::CodeOrder::kRows: return Order::kDownN;
+    case weights::CodeOrder::kNibblesAwq: return Order::kNibblesAwq;
+    case weights::CodeOrder::kWordsDownK:
+    case weights::CodeOrder::kNibblesDownN: break;
+  }
+  return Order::kAlongN;
+}
+
+/// Adds how integers are read where it does not follow from the order of codes, so that other fingerprints stay.
+void add_integers(Hash& hash, const weights::StoredWeight& weight) {
+  if (weight.codes.sign_bit != 0) {
+    hash.add(std::string_view("signed codes"));
+    add_integer(hash, weight.codes.sign_bit);
+  }
+  if (weight.zeros.sign_bit != 0) {
+    hash.add(std::string_view("signed zeros"));
+    add_integer(hash, weight.zeros.sign_bit);
+  }
+  const bool is_usual = weight.zeros.order == weights::ZeroArray::Order::kConstant ||
+                        weight.zeros.order == usual_zeros(weight.codes.order);
+  if (is_usual) return;
+  hash.add(std::string_view("order of zeros"));
+  add_integer(hash, static_cast<int64_t>(weight.zeros.order));
+}
+
 Fingerprint fingerprint_of(const weights::StoredWeight& weight) {
   Hash hash;
   hash.add(std::string_view("stored weight"));
@@ -232,6 +261,7 @@ Fingerprint fingerprint_of(const weights::StoredWeight& weight) {
         int64_t{weight.codes.bits}, int64_t{weight.zeros.offset}, int64_t{weight.zeros.constant}, weight.group_rows,
         weight.group_cols, static_cast<int64_t>(weight.scales.kind), int64_t{weight.blocks.ggml_type}})
     add_integer(hash, number);
+  add_integers(hash, weight);
   for (const auto& [name, order] :
        {std::pair("row order", weight.blocks.row_order), std::pair("column order", weight.blocks.column_order)}) {
     if (order.is_in_order()) continue;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ranges>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -82,7 +83,33 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 
 }  // namespace
 
+namespace {
+
+/// Returns whether a checkpoint holds codes or scales of any format.
+bool has_codes(const Checkpoint& checkpoint) {
+  static constexpr std::array<std::string_view, 5> kEndings = {".qweight", ".weight_packed", ".weight_scale",
+                                                               ".weight_scale_inv", ".scales"};
+  return std::ranges::any_of(checkpoint.names(), [](const std::string& name) {
+    return std::ranges::any_of(kEndings, [&name](std::string_view ending) { return name.ends_with(ending); });
+  });
+}
+
+}  // namespace
+
+Result<void> settle_weight_format(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (!config.format_file) return {};
+  const WeightFormatFile file = *std::exchange(config.format_file, std::nullopt);
+  if (has_codes(checkpoint)) {
+    if (!file.fault.empty()) return make_error(ErrorCode::kData, "{}", file.fault);
+    return {};
+  }
+  log::warn("{}: is ignored, since the checkpoint holds no codes", file.path);
+  config.weight_format = {};
+  return {};
+}
+
 Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config) {
+  RETURN_IF_ERROR(settle_weight_format(checkpoint, config));
   find_expert_storage(checkpoint, config);
   split_fused_tensors(checkpoint, config);
   return untie_separate_head(checkpoint, config);
@@ -92,6 +119,8 @@ void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
   TensorNames& names = config.names;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (!config.is_sparse(layer)) continue;
+    // Biases have the order of rows of the stored experts.
+    if (config.layer(layer).feed_forward.moe->biases) return;
     if (!checkpoint.contains(names.plain(layer, names.fused_experts_gate_up))) {
       if (checkpoint.has_weight(expert_tensor_name(config, layer, 0, ExpertPart::kUp)))
         names.expert_storage = ExpertStorage::kSeparate;
@@ -119,6 +148,29 @@ void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config) {
   split(names.fused_delta_ba, names.delta_b);
 }
 
+namespace {
+
+/// Returns whether two weights are stored alike, with their scales.
+Result<bool> are_same(const Checkpoint& checkpoint, const std::string& left, const std::string& right) {
+  std::vector<std::string> lefts = weights::value_names(left);
+  std::vector<std::string> rights = weights::value_names(right);
+  lefts.push_back(left);
+  rights.push_back(right);
+  for (size_t i = 0; i < lefts.size(); ++i) {
+    const bool is_there = checkpoint.contains(lefts[i]);
+    if (checkpoint.contains(rights[i]) != is_there) return false;
+    if (!is_there) continue;
+    const auto one = checkpoint.find_stored(lefts[i]);
+    if (!one) return one.error();
+    const auto other = checkpoint.find_stored(rights[i]);
+    if (!other) return other.error();
+    if (!same(*one, *other)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
   const std::string name(config.names.head);
   if (!config.has_output_head || !config.tied_embeddings || !checkpoint.has_weight(name)) return {};
@@ -128,11 +180,9 @@ Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& conf
               checkpoint.folder().string(), name);
     return {};
   }
-  const auto head = checkpoint.find_stored(config.names.head);
-  if (!head) return head.error();
-  const auto embedding = checkpoint.find_stored(config.names.embedding);
-  if (!embedding) return embedding.error();
-  config.tied_embeddings = same(*head, *embedding);
+  const auto is_same = are_same(checkpoint, name, std::string(config.names.embedding));
+  if (!is_same) return is_same.error();
+  config.tied_embeddings = *is_same;
   checkpoint.release(config.names.head);
   checkpoint.release(config.names.embedding);
   if (!config.tied_embeddings)
@@ -270,7 +320,8 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
       known.emplace(name);
   }
   const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
-  std::string unknown;  // the first in the order of names
+  if (is_decoded && config.tied_embeddings) known.emplace(config.names.head);  // with scales that equal the embedding's
+  std::string unknown;                                                         // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
     const bool is_checked = config.encoder
                                 ? is_of_encoder(name, config.names)

@@ -65,9 +65,14 @@ struct TensorSpec {
 /// Empty: they follow one another.
 [[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
 
-/// Adapts a config to what the checkpoint holds: see untie_separate_head, find_expert_storage and split_fused_tensors.
-/// Call it before anything is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
+/// Adapts a config to what the checkpoint holds: see settle_weight_format, untie_separate_head, find_expert_storage
+/// and split_fused_tensors. Call it before anything is derived from `config`, and on every node alike. Errors: those of
+/// settle_weight_format and Checkpoint::find_stored.
 [[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
+
+/// Drops a weight format of a file beside config.json where the checkpoint holds no codes: many such files are left
+/// over. Error: kData for one that cannot be read where it holds some.
+[[nodiscard]] Result<void> settle_weight_format(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones, or the
 /// other way round.
@@ -78,7 +83,8 @@ void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
 /// trained the head and were merged leave config.json unchanged, and so do quantizers of the head. The log reports it.
-/// It compares both tensors where both exist as floating point. Errors: those of Checkpoint::find_stored.
+/// It compares both weights, with their scales, where both are stored under their own names. Errors: those of
+/// Checkpoint::find_stored.
 [[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It is part of a tensor.

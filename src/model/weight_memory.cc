@@ -45,9 +45,11 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
   const double scales = group > 0 ? kScaleBits / group : 0;
   switch (format.method) {
     case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
+    case QuantMethod::kQuark:
+      if (format.has_fp8) return {.bits = 8, .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
+      [[fallthrough]];
     case QuantMethod::kGptq:
     case QuantMethod::kAwq:
-    case QuantMethod::kQuark:
       return {.bits = code_bits(format.bits), .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
     case QuantMethod::kCompressedTensors:
       return {.bits = format.bits > 0 ? code_bits(format.bits) : 8, .overhead = scales};
@@ -123,7 +125,7 @@ WeightMemory& WeightMemory::operator+=(const WeightMemory& other) {
 bool knows_stored_bits(const ModelConfig& config) {
   using weights::QuantMethod;
   const QuantMethod method = config.weight_format.method;
-  return method != QuantMethod::kGguf && method != QuantMethod::kModelOpt;
+  return method != QuantMethod::kGguf && method != QuantMethod::kModelOpt && !config.weight_format.has_fp8;
 }
 
 double bits_in_memory(const ModelConfig& config, const TensorSpec& spec, int32_t kept_bits) {

@@ -91,8 +91,16 @@ HostTensor WeightPacker::host_table(std::string_view name, std::unique_ptr<Decod
 
 std::vector<float> WeightPacker::values(const std::string& name) {
   const WeightPart& found = part(name);
-  std::vector<float> stored(static_cast<size_t>(found.tensor.shape.elements()));
-  tensor::read_floats(found.tensor, 0, found.tensor.shape.elements(), stored.data());
+  const bool is_coded = found.stored || found.matrix;
+  PackingMemory memory;
+  std::vector<float> decoded;
+  const HostTensor source = is_coded ? unquantized(found, memory, decoded) : found.tensor;
+  std::vector<float> stored(static_cast<size_t>(source.shape.elements()));
+  tensor::read_floats(source, 0, source.shape.elements(), stored.data());
+  if (is_coded) {
+    count(name);
+    return stored;
+  }
   std::vector<float> ordered;
   for (const int64_t row : found.order) ordered.push_back(stored[static_cast<size_t>(row)]);
   count(name);

@@ -43,8 +43,6 @@ class WeightPacker {
   /// Finds the parts of all weights that the rank owns. Errors: those of WeightParts::resolve.
   [[nodiscard]] Result<void> resolve(std::vector<TensorSpec> specs);
 
-  /// Returns a tensor that is stored as floating point.
-  [[nodiscard]] const tensor::HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
   /// Returns how weights are packed together: see WeightParts.
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
                                        PackedTogether together = PackedTogether::kStacked) const;
@@ -64,7 +62,7 @@ class WeightPacker {
   /// Returns the rows of such a table in host memory, without counting them.
   [[nodiscard]] tensor::HostTensor host_table(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) const;
 
-  /// Returns the values of a tensor that is not quantized.
+  /// Returns the values of a tensor, in which form it is stored whatsoever.
   std::vector<float> values(const std::string& name);
 
   /// Makes one vector of several, each of whose elements is changed.

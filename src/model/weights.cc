@@ -306,16 +306,11 @@ std::unique_ptr<tensor::PackedWeight> load_head(WeightPacker& packer, const Mode
 void load_parts(WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
                 StageWeights& weights) {
   const TensorNames& names = config.names;
-  const auto table = [&](std::string_view name) {
-    auto made = backend.make_embedding(packer.tensor(name));
-    packer.count(name);
-    return made;
-  };
   if (config.embeds(span.first)) {
     weights.embedding = packer.make_embedding(names.embedding, weights.decoded_embedding);
     if (config.encoder) {
-      weights.positions = table(names.position_embedding);
-      weights.types = table(names.type_embedding);
+      weights.positions = packer.make_embedding(names.position_embedding, weights.decoded_positions);
+      weights.types = packer.make_embedding(names.type_embedding, weights.decoded_types);
     }
   }
   if (span.last) {

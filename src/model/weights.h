@@ -99,6 +99,8 @@ struct LayerInputWeights {
 struct StageWeights {
   std::unique_ptr<DecodedMatrix> decoded_embedding;   ///< what `embedding` reads where it is not stored as floats
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage, or any with `layer_inputs`
+  std::unique_ptr<DecodedMatrix> decoded_positions;   ///< as `decoded_embedding`
+  std::unique_ptr<DecodedMatrix> decoded_types;
   std::unique_ptr<tensor::EmbeddingTable> positions;  ///< first stage of an encoder
   std::unique_ptr<tensor::EmbeddingTable> types;      ///< first stage of an encoder
   std::optional<LayerInputWeights> layer_inputs;      ///< of a model whose layers have inputs of their own

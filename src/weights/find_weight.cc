@@ -391,7 +391,7 @@ class WeightFinder {
     if (codes.tensor.dtype != "I32" || weight_.cols % kCodesPerWord != 0 || !codes.has_shape({weight_.rows, words}))
       return codes.wrong(fmt::format("I32 [{}, {}]", weight_.rows, words));
     weight_.codes = {.kind = CodeKind::kUnsigned, .bits = 4, .bytes = codes.tensor.bytes, .row_bytes = words * 4};
-    weight_.group_cols = format_.group_size > 0 ? format_.group_size : weight_.cols;
+    weight_.group_cols = format_.group_size;
     if (weight_.cols % weight_.group_cols != 0)
       return codes.wrong(fmt::format("a multiple of {} columns, those of a group", weight_.group_cols));
     const int64_t unit = std::max<int64_t>(kUnitCols / weight_.group_cols, 1);
@@ -425,6 +425,22 @@ std::vector<std::string> companion_names(std::string_view weight_name) {
   if (!weight_name.ends_with(kWeight)) return names;
   const std::string prefix(weight_name.substr(0, weight_name.size() - kWeight.size()));
   for (const std::string_view suffix : kCompanions) names.push_back(prefix + std::string(suffix));
+  return names;
+}
+
+std::vector<std::string> code_names(std::string_view weight_name) {
+  std::vector<std::string> names = companion_names(weight_name);
+  std::erase_if(
+      names, [](const std::string& name) { return !name.ends_with(".weight_packed") && !name.ends_with(".qweight"); });
+  return names;
+}
+
+std::vector<std::string> value_names(std::string_view weight_name) {
+  std::vector<std::string> names = companion_names(weight_name);
+  std::erase_if(names, [](const std::string& name) {
+    const std::string_view ending = std::string_view(name).substr(name.rfind('.'));
+    return ending.starts_with(".input_") || ending.starts_with(".activation_");
+  });
   return names;
 }
 

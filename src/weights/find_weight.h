@@ -26,6 +26,10 @@ using TensorLookup = std::function<Result<RawTensor>(const std::string& name)>;
 /// Returns the names under which a quantized "P.weight" and what belongs to it may be stored: "P.weight_packed",
 /// "P.weight_scale", …, all but "P.weight" itself.
 [[nodiscard]] std::vector<std::string> companion_names(std::string_view weight_name);
+/// Returns those of companion_names() that hold codes. Scales alone are no weight.
+[[nodiscard]] std::vector<std::string> code_names(std::string_view weight_name);
+/// Returns those of companion_names() on which the weight's values depend: not the scales of inputs.
+[[nodiscard]] std::vector<std::string> value_names(std::string_view weight_name);
 /// Returns whether a tensor's name is one of companion_names(), and then the name of its weight.
 [[nodiscard]] std::optional<std::string> weight_of_companion(std::string_view name);
 

@@ -114,6 +114,7 @@ Result<WeightFormat> parse_quark(JsonObject config) {
     format.group_size = format.group_sizes.front();
     format.has_exceptions = format.group_sizes.size() > 1;
     format.has_signed_codes = kinds.int4;
+    format.has_fp8 = kinds.fp8;
     return format;
   }
   if (!kinds.fp8 && !kinds.fp4 && !kinds.nvfp4)

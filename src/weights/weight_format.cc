@@ -101,8 +101,9 @@ Result<WeightFormat> parse_awq(JsonObject config) {
   const bool is_gemv = version == "gemv" || version == "GEMV";
   if (!is_gemv && version != "gemm" && version != "GEMM")
     return bad_config("version is '{}', wanted 'gemm' or 'gemv'", version);
-  if (is_gemv && *group_size % 32 != 0)
-    return bad_config("group_size is {}, wanted a multiple of 32 with version 'gemv'", *group_size);
+  const bool has_gemv_groups = *group_size == 32 || *group_size == 64 || (*group_size > 0 && *group_size % 128 == 0);
+  if (is_gemv && !has_gemv_groups)
+    return bad_config("group_size is {}, wanted 32, 64 or a multiple of 128 with version 'gemv'", *group_size);
   format.bits = 4;
   format.group_size = std::max<int64_t>(*group_size, 0);
   format.is_awq_gemv = is_gemv;

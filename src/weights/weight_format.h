@@ -26,6 +26,7 @@ struct WeightFormat {
   bool is_gptq_v2 = false;           ///< zero points are stored as they are
   bool is_awq_gemv = false;          ///< codes, scales and zero points lie row by row
   bool has_signed_codes = false;     ///< of Quark: integers are two's complement
+  bool has_fp8 = false;              ///< of Quark: other weights than those integers are FP8
   bool is_in_order = false;          ///< of Quark: the rows of a word are not in AWQ's order
   int64_t block_rows = 0;            ///< of FP8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;

@@ -94,6 +94,17 @@ TEST_CASE("The weights of a repository are those of its index") {
   CHECK(missing.error().message.find("model-3.safetensors") != std::string::npos);
   for (const char* index : {"", "[]", "{}", R"({"weight_map": {"a": 1}})"})
     CHECK(weight_files(listing, index).has_error());
+  // An index that is of no use gives way to the single file.
+  listing.files.push_back(file_of(std::string(kSingleName), 1));
+  for (const char* index : {"", "{}", R"({"weight_map": {}})", R"({"weight_map": {"a": "model-3.safetensors"}})",
+                            R"({"weight_map": {"a": "model.safetensors"}})"}) {
+    const auto single = weight_files(listing, index);
+    REQUIRE(single.has_value());
+    REQUIRE(single->size() == 1);
+    CHECK(single->front().path == kSingleName);
+  }
+  CHECK(weight_files(listing, R"({"weight_map": {"a": "model-1.safetensors"}})").value().front().path ==
+        "model-1.safetensors");
   listing.files = {file_of("pytorch_model.bin", 1)};
   CHECK(weight_files(listing, "").error().code == ErrorCode::kNotFound);
 }

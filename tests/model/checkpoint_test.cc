@@ -260,8 +260,16 @@ TEST_CASE("an index goes before a single file unless files are gone") {
   CHECK_FALSE(Checkpoint::open(folder.path()).value()->contains("b"));
   folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"model.safetensors"}})");
   CHECK(value() == std::vector<float>{1});
-  folder.write("model.safetensors.index.json", "nonsense");
-  CHECK(value() == std::vector<float>{1});
+  for (const char* useless : {"nonsense", R"({"weight_map":{}})"}) {
+    folder.write("model.safetensors.index.json", useless);
+    CHECK(value() == std::vector<float>{1});
+  }
+  // One that was not written to its end is not read beside a whole index.
+  folder.write("model.safetensors", "short");
+  folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"x.safetensors"}})");
+  CHECK(value() == std::vector<float>{2});
+  std::filesystem::remove(folder.path() / "x.safetensors");
+  CHECK_THAT(Checkpoint::open(folder.path()).error().message, Mentions("model.safetensors"));
 }
 
 TEST_CASE("a malformed index is refused") {

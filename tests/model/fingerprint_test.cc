@@ -132,6 +132,40 @@ TEST_CASE("a fingerprint covers experts under any arithmetic") {
   REQUIRE(loaded(swapped, config, kWhole) != wanted);
 }
 
+TEST_CASE("a fingerprint covers how integers are read") {
+  const ModelConfig config = small_config(true);
+  const auto print = [&config](const weights::StoredWeight& weight) {
+    WeightsFingerprint contents;
+    contents.add(weight, false);
+    return contents.finish(config, kWhole, {}).common;
+  };
+  const test::TemporaryFolder folder;
+  const std::vector<std::byte> words(512, std::byte{0x5A});
+  folder.write("model.safetensors", test::raw_safetensors_text({
+                                        {"a.weight", "I32", {64, 2}, words},
+                                        {"a.weight_zero_point", "I32", {2, 2}, {words.begin(), words.begin() + 16}},
+                                        {"a.weight_scale", "BF16", {2, 16}, {words.begin(), words.begin() + 64}},
+                                    }));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  weights::WeightFormat format{.method = weights::QuantMethod::kQuark, .bits = 4, .group_size = 32};
+  std::set<std::string> found;
+  weights::StoredWeight stored;
+  for (const bool is_signed : {false, true}) {
+    for (const bool is_in_order : {false, true}) {
+      format.has_signed_codes = is_signed;
+      format.is_in_order = is_in_order;
+      stored = checkpoint->find_weight("a.weight", {16, 64}, format).value().value();
+      found.insert(print(stored).to_string());
+    }
+  }
+  REQUIRE(found.size() == 4);
+  stored.zeros.sign_bit = 0;
+  found.insert(print(stored).to_string());
+  stored.zeros.order = weights::ZeroArray::Order::kAlongGroups;
+  found.insert(print(stored).to_string());
+  REQUIRE(found.size() == 6);
+}
+
 TEST_CASE("names of pages do not depend on how rings divide experts") {
   ModelConfig config = small_config(false);
   test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 12}, {true, false, true});

@@ -151,7 +151,9 @@ Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint3
     const auto spec = std::ranges::find(projections, tensor.name, &model::TensorSpec::name);
     // Quantizers may have taken the router along.
     const bool is_router = spec->layer >= 0 && spec->shape.rank() == 2;
-    const bool is_embedding = has_coded_embedding && spec->name == config.names.embedding;
+    const bool is_table = spec->name == config.names.embedding || spec->name == config.names.position_embedding ||
+                          spec->name == config.names.type_embedding;
+    const bool is_embedding = has_coded_embedding && is_table;
     if (spec->projection || is_router || is_embedding) {
       const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.'));
       for (RawTensorToWrite& part : format.write(draw, prefix, tensor.shape[0], tensor.shape[1]))

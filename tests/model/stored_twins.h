@@ -58,7 +58,7 @@ struct StoredFormat {
 
 /// A random model in one format, and the same values as plain f32.
 struct Twins {
-  /// All projections and routers are stored in the format, and the embedding where `has_coded_embedding` says so.
+  /// All projections and routers are stored in the format, and tables where `has_coded_embedding` says so.
   Twins(const model::ModelConfig& config, const StoredFormat& format, uint32_t seed, bool has_coded_embedding = false);
 
   TemporaryFolder stored;

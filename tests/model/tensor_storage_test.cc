@@ -53,11 +53,14 @@ TEST_CASE("Experts are read one by one where they are stored so") {
     const ModelConfig config = golden_config(name);
     const int32_t layer = first_sparse_layer(config);
     const std::string first = expert_tensor_name(config, layer, 0, ExpertPart::kUp);
+    // Biases belong to experts that are stored together.
+    const bool has_biases = config.layer(layer).feed_forward.moe->biases;
+    const ExpertStorage stacked = config.names.expert_storage;
     for (const std::string_view ending : kEndings) {
       CAPTURE(ending);
-      CHECK(adapted(config, {stored_as(first, ending)}).names.expert_storage == ExpertStorage::kSeparate);
+      const ExpertStorage found = adapted(config, {stored_as(first, ending)}).names.expert_storage;
+      CHECK(found == (has_biases ? stacked : ExpertStorage::kSeparate));
     }
-    const ExpertStorage stacked = config.names.expert_storage;
     const std::string all = config.names.plain(layer, config.names.fused_experts_gate_up);
     CHECK(adapted(config, {all}).names.expert_storage ==
           (stacked == ExpertStorage::kSeparate ? ExpertStorage::kRows : stacked));
@@ -93,6 +96,45 @@ TEST_CASE("A head in codes is none that is tied") {
   }
 }
 
+/// Returns whether the head stays tied in a checkpoint with these tensors.
+bool is_tied(const std::vector<test::RawTensorToWrite>& tensors) {
+  ModelConfig config = golden_config("llama-tied");
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::raw_safetensors_text(tensors));
+  const test::CapturedLog log;
+  REQUIRE(untie_separate_head(*Checkpoint::open(folder.path()).value(), config).has_value());
+  return config.tied_embeddings;
+}
+
+TEST_CASE("A head is tied where all of it equals the embedding") {
+  const auto bytes = [](int count, int value) {
+    return std::vector<std::byte>(static_cast<size_t>(count), static_cast<std::byte>(value));
+  };
+  const test::RawTensorToWrite head{"lm_head.weight", "BF16", {1}, bytes(2, 1)};
+  const test::RawTensorToWrite fp8{"lm_head.weight", "F8_E4M3", {1}, bytes(1, 1)};
+  const test::RawTensorToWrite table{"model.embed_tokens.weight", "F8_E4M3", {1}, bytes(1, 1)};
+  const test::RawTensorToWrite scale{"model.embed_tokens.weight_scale", "BF16", {1}, bytes(2, 3)};
+  CHECK_FALSE(is_tied({head, {"model.embed_tokens.qweight", "I32", {1}, bytes(4, 1)}}));
+  CHECK(is_tied({fp8, table, scale, {"lm_head.weight_scale", "BF16", {1}, bytes(2, 3)}}));
+  CHECK_FALSE(is_tied({fp8, table, scale, {"lm_head.weight_scale", "BF16", {1}, bytes(2, 4)}}));
+  CHECK_FALSE(is_tied({fp8, table, scale}));
+  // Scales of inputs change no weight, and scales alone are none.
+  CHECK(is_tied({fp8, table, {"lm_head.input_scale", "BF16", {1}, bytes(2, 3)}}));
+  CHECK(is_tied({table, scale, {"lm_head.weight_scale", "BF16", {1}, bytes(2, 4)}}));
+}
+
+/// Reads the config of a folder as a checkpoint with one tensor of this name has it.
+Result<ModelConfig> config_with(const std::filesystem::path& folder, const std::string& tensor) {
+  const test::TemporaryFolder weights;
+  weights.write("model.safetensors", test::safetensors_text({{tensor, {1}, {1}}}));
+  auto config = read_config(folder);
+  REQUIRE(config.has_value());
+  const test::CapturedLog log;
+  RETURN_IF_ERROR(settle_weight_format(*Checkpoint::open(weights.path()).value(), *config));
+  CHECK_FALSE(config->format_file);
+  return config;
+}
+
 TEST_CASE("Files of quantizers describe weights beside config.json") {
   struct File {
     const char* name;
@@ -117,9 +159,19 @@ TEST_CASE("Files of quantizers describe weights beside config.json") {
     folder.write("config.json", config);
     CHECK(read_config(folder.path()).value().weight_format == weights::WeightFormat());
     folder.write(name, text);
-    CHECK(read_config(folder.path()).value().weight_format == format);
+    for (const char* ending : {".qweight", ".weight_packed", ".weight_scale", ".scales"})
+      CHECK(config_with(folder.path(), std::string("a") + ending).value().weight_format == format);
+    // It may be left over from weights that are gone.
+    CHECK(config_with(folder.path(), "a.weight").value().weight_format == weights::WeightFormat());
     folder.write(name, R"({"quant_method": "bitsandbytes"})");
-    CHECK_THAT(read_config(folder.path()).error().message, test::Mentions(name, "bitsandbytes"));
+    CHECK_THAT(config_with(folder.path(), "a.qweight").error().message, test::Mentions(name, "bitsandbytes"));
+    CHECK(config_with(folder.path(), "a.weight").value().weight_format == weights::WeightFormat());
+    folder.write(name, "{");
+    CHECK_THAT(config_with(folder.path(), "a.scales").error().message, test::Mentions(name));
+    CHECK(config_with(folder.path(), "a.weight").has_value());
+    // What exporters to ONNX write under such names is of no quantizer.
+    folder.write(name, R"({"per_channel": true, "reduce_range": true, "per_model_config": {}})");
+    CHECK(config_with(folder.path(), "a.qweight").value().weight_format == weights::WeightFormat());
     // What config.json says goes first.
     const std::string head = R"({"quantization_config": {"quant_method": "mxfp4"},)";
     folder.write("config.json", head + config.substr(config.find('{') + 1));

@@ -3,8 +3,12 @@
 #include "cpu/cpu_backend.h"
 #include "model/plain_model.h"
 #include "model/stored_twins.h"
+#include "model/families/read_config.h"
 #include "model/tensor_list.h"
 #include "model/test_pipeline.h"
+#include "model/weight_memory.h"
+#include "model/weights.h"
+#include "support/paths.h"
 
 using namespace millrace;
 using namespace millrace::model;
@@ -103,6 +107,41 @@ TEST_CASE("An embedding in any format equals the same values in f32") {
   }
 }
 
+/// Returns the sums of the rows of the tables of an encoder, of which each has two rows at least.
+std::vector<float> rows_of_tables(const std::filesystem::path& folder, const ModelConfig& config) {
+  const auto checkpoint = Checkpoint::open(folder).value();
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});
+  const StageSpan span{.layers = {0, config.layer_count()}, .first = true, .last = true};
+  const StageWeights loaded = load_weights(*checkpoint, config, span, *backend, {}).value();
+  const std::vector<int32_t> indices = {1, 0};
+  std::vector<float> rows(indices.size() * static_cast<size_t>(config.hidden_size));
+  tensor::Matrix sums;
+  sums.data = reinterpret_cast<std::byte*>(rows.data());
+  sums.dtype = tensor::DType::kF32;
+  sums.rows = static_cast<int64_t>(indices.size());
+  sums.cols = config.hidden_size;
+  backend->run_and_wait([&] {
+    const auto uploaded = backend->upload(indices);
+    backend->embed(*loaded.embedding, uploaded, sums);
+    backend->add_embedding(*loaded.positions, uploaded, sums);
+    backend->add_embedding(*loaded.types, uploaded, sums);
+  });
+  return rows;
+}
+
+TEST_CASE("The tables of an encoder in FP8 equal the same values in f32") {
+  const ModelConfig plain = read_config(test::source_dir() / "tests/golden/pooling/embed-bert").value();
+  const auto all = test::stored_formats(kGroup);
+  for (const std::string_view name : {"FP8 in blocks", "FP8 per row"}) {
+    CAPTURE(name);
+    const StoredFormat& format = *std::ranges::find(all, name, &StoredFormat::name);
+    ModelConfig stored = plain;
+    stored.weight_format = format.format;
+    const Twins twins(plain, format, 23, true);
+    CHECK(rows_of_tables(twins.stored.path(), stored) == rows_of_tables(twins.plain.path(), plain));
+  }
+}
+
 TEST_CASE("A head in FP8 that ranks divide unevenly has equal bits") {
   const auto all = test::stored_formats(kGroup);
   for (const std::string_view name : {"FP8 in wide blocks", "FP8 per row"}) {
@@ -164,6 +203,19 @@ TEST_CASE("Weights keep the bits in which a checkpoint stores them") {
       CHECK(kept < bits + 0.3);
     }
   }
+}
+
+TEST_CASE("Integers of Quark beside FP8 count 8 bits") {
+  ModelConfig config = test_config(Kind::kDense);
+  config.weight_format = {.method = weights::QuantMethod::kQuark, .bits = 4, .group_size = 32};
+  const auto bits = [&config] {
+    const auto specs = stage_tensors(config, {.layers = {0, config.layer_count()}});
+    return bits_in_memory(config, *std::ranges::find_if(specs, &TensorSpec::projection), 8);
+  };
+  CHECK((knows_stored_bits(config) && bits() > 4 && bits() < 6));
+  config.weight_format.has_fp8 = true;
+  CHECK(bits() >= 8);
+  CHECK_FALSE(knows_stored_bits(config));
 }
 
 TEST_CASE("A quantized tensor that no config announces is refused") {

@@ -140,6 +140,32 @@ TEST_CASE("Packings of AutoRound are those of other libraries") {
   }
 }
 
+TEST_CASE("Groups of AWQ gemv are those of its kernels") {
+  for (const int size : {0, -1, 96}) {
+    const std::string config =
+        R"({"quant_method": "awq", "version": "gemv", "group_size": )" + std::to_string(size) + "}";
+    const auto document = JsonDocument::parse(config).value();
+    JsonObject object;
+    REQUIRE(document.root().get(object));
+    CHECK(parse_weight_format(object).error().message.find("group_size is " + std::to_string(size)) !=
+          std::string::npos);
+  }
+  for (const int size : {32, 64, 128, 256}) {
+    const std::string config = R"({"quant_method": "awq", "version": "gemv", "group_size": )" + std::to_string(size);
+    CHECK(format_of((config + "}").c_str()).group_size == size);
+  }
+}
+
+TEST_CASE("FP8 beside integers of Quark is noted") {
+  const std::string integers = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4",
+      "qscheme": "per_group", "group_size": 32}})";
+  CHECK_FALSE(format_of((integers + "}").c_str()).has_fp8);
+  const WeightFormat both = format_of((integers + R"(, "layer_quant_config": {"*q_proj": {"weight": {"dtype":
+      "fp8_e4m3", "qscheme": "per_tensor"}}}})")
+                                          .c_str());
+  CHECK((both.has_fp8 && both.method == QuantMethod::kQuark && both.bits == 4));
+}
+
 TEST_CASE("FP8 and FP4 of Quark decode") {
   const char* const fp8 = R"({"quant_method": "quark", "export": {"pack_method": "reorder", "weight_format":
       "real_quantized", "kv_cache_group": ["*k_proj"]}, "global_quant_config": {"weight": {"dtype": "fp8_e4m3",

@@ -115,21 +115,41 @@ constexpr std::array<QuantizationFile, 3> kQuantizationFiles = {{
     {"quant_config.json", "awq"},
 }};
 
-/// Reads the first of these files. Weights are plain where there is none.
-Result<weights::WeightFormat> read_quantization_file(const std::filesystem::path& folder) {
+/// Returns whether a file says how weights are quantized. Exporters to ONNX write others under the same name.
+bool describes_weights(JsonObject object) {
+  constexpr std::array<const char*, 5> kMembers = {"quant_method", "bits", "w_bit", "quant_algo", "quantization"};
+  return std::ranges::any_of(kMembers, [object](const char* name) { return !object[name].is_missing(); });
+}
+
+/// Reads the first of these files that describes weights. What is wrong with it matters only to a checkpoint in codes.
+void read_quantization_file(const std::filesystem::path& folder, ModelConfig& config) {
   for (const QuantizationFile& file : kQuantizationFiles) {
     const std::filesystem::path path = folder / file.name;
     const Result<std::string> text = read_file(path, kMaxConfigBytes);
     if (!text && text.error().code == ErrorCode::kNotFound) continue;
-    if (!text) return text.error();
+    config.format_file = {.path = path.string(), .fault = {}};
+    std::string& fault = config.format_file->fault;
+    if (!text) {
+      fault = text.error().message;
+      return;
+    }
     JsonDocument document;
     const Result<JsonObject> object = parse_config_object(document, path.string(), *text);
-    if (!object) return object.error();
+    if (!object) {
+      fault = object.error().message;
+      return;
+    }
+    if (!describes_weights(*object)) {
+      config.format_file.reset();
+      continue;
+    }
     auto format = weights::parse_weight_format(*object, file.usual_method);
-    if (!format) return make_error(format.error().code, "{}: {}", path.string(), format.error().message);
-    return format;
+    if (format)
+      config.weight_format = std::move(*format);
+    else
+      fault = fmt::format("{}: {}", path.string(), format.error().message);
+    return;
   }
-  return weights::WeightFormat();
 }
 
 }  // namespace
@@ -162,10 +182,7 @@ Result<ModelConfig> read_config(const std::filesystem::path& folder) {
   Result<ModelConfig> config = parse_config(*text, path.string());
   const bool is_described = !config || config->quantization != Quantization::kNone ||
                             config->weight_format.method != weights::QuantMethod::kNone;
-  if (is_described) return config;
-  const auto format = read_quantization_file(folder);
-  if (!format) return format.error();
-  config->weight_format = *format;
+  if (!is_described) read_quantization_file(folder, *config);
   return config;
 }
 

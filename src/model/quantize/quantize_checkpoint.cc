@@ -341,11 +341,12 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   CHECK(is_storable(quantization), "nothing is stored as {}", to_string(quantization));
   auto config = read_config(folder);
   if (!config) return config.error();
+  const auto checkpoint = Checkpoint::open(folder);
+  if (!checkpoint) return checkpoint.error();
+  RETURN_IF_ERROR(settle_weight_format(**checkpoint, *config));
   if (config->quantization != Quantization::kNone || config->weight_format.method != weights::QuantMethod::kNone)
     return make_error(ErrorCode::kConflict, "{}: has quantized weights already, wanted a model that is not quantized",
                       folder.string());
-  const auto checkpoint = Checkpoint::open(folder);
-  if (!checkpoint) return checkpoint.error();
   RETURN_IF_ERROR(adapt_to_checkpoint(**checkpoint, *config));
   const auto sources = find_sources(**checkpoint, *config, quantization);
   if (!sources) return sources.error();

@@ -96,9 +96,12 @@ Result<std::string> processor_template(const std::filesystem::path& model_dir) {
   if (text.has_error() || text->empty()) return text;
   const auto document = JsonDocument::parse(*text);
   if (document.has_error()) return make_error(ErrorCode::kData, "{}: {}", path.string(), document.error().message);
+  const JsonValue member = document->root()["chat_template"];
+  if (member.is_missing() || member.is_null()) return std::string();
   std::string_view source;
-  if (!document->root()["chat_template"].get(source))
-    return make_error(ErrorCode::kData, "{}: chat_template is missing, wanted a text", path.string());
+  if (!member.get(source))
+    return make_error(ErrorCode::kData, "{}: chat_template is {}, wanted a text", path.string(),
+                      to_short_json(member, 40));
   return std::string(source);
 }
 

@@ -355,6 +355,10 @@ TEST_CASE("The template of a processor is used where there is no other") {
   folder.write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "C"})");
   CHECK(ChatTemplate::load(folder.path()).value()->render(input).value() == "C");
   folder.write("tokenizer_config.json", "{}");
+  for (const char* none : {"{}", R"({"chat_template": null})"}) {
+    folder.write("chat_template.json", none);
+    CHECK(ChatTemplate::load(folder.path()).error().code == ErrorCode::kNotFound);
+  }
   folder.write("chat_template.json", R"({"chat_template": 7})");
   const Error error = ChatTemplate::load(folder.path()).error();
   CHECK(error.code == ErrorCode::kData);
