@@ -394,7 +394,7 @@ class AutomatonBuilder {
         open.back().runs.pop_back();
         if (marks[next] == Mark::kOpen) {
           return invalid(
-              fmt::format("{} refers to itself before it has any text (left recursion); repeat its end, as "
+              fmt::format("{} refers to itself before it has any text (left recursion); write a repetition, as "
                           "in term (\"+\" term)*",
                           rules_[next].name));
         }

@@ -12,7 +12,7 @@ namespace millrace::grammar {
 /// How characters appear in the text: plain, or escaped as in a JSON string.
 using CharEncoder = std::function<ExpressionPtr(const CharSet&)>;
 
-/// Whether a pattern may say what stands around a position, which a part of a larger text does not know.
+/// What a pattern may say of the text around a position, which a part of a larger text does not know.
 enum class Anchoring : uint8_t { kAllowed, kRefused };
 
 /// Reads a regular expression that the whole text has to match, in the syntax that Python, ECMAScript and PCRE share.

@@ -223,7 +223,8 @@ TEST_CASE("An output whose position takes too much memory ends") {
 }
 
 TEST_CASE("left recursion is refused by name") {
-  const std::string told = " refers to itself before it has any text (left recursion)";
+  const std::string told =
+      " refers to itself before it has any text (left recursion); write a repetition, as in term (\"+\" term)*";
   CHECK(message_of(grammar_from_ebnf("root ::= root \"a\" | \"b\"")) == "root" + told);
   CHECK(message_of(grammar_from_ebnf("root ::= other \"x\"\nother ::= \"\" root | \"y\"")) == "root" + told);
   CHECK(message_of(grammar_from_ebnf("root ::= blank root \"a\" | \"b\"\nblank ::= \" \"*")) == "root" + told);
