@@ -106,7 +106,7 @@ TEST_CASE("errors of a Lark grammar name the place or the rule") {
       {"%import python.NAME", "only terminals of common can be imported"},
       {"%import common.NAME", "common has no terminal 'NAME'"},
       {"start: start \"a\" | \"b\"",
-       "start refers to itself before it has any text (left recursion); repeat its end, as in term (\"+\" term)*"},
+       "start refers to itself before it has any text (left recursion); write a repetition, as in term (\"+\" term)*"},
       {"start: /^a/", "a part of a grammar cannot have the assertions"},
       {"start: /a$/", "a part of a grammar cannot have the assertions"},
       {"start: /a/ /\\bb/", "a part of a grammar cannot have the assertions"},
