@@ -98,7 +98,7 @@ TEST_CASE("A request of HTTP 1.1 names one host") {
     CHECK_THAT(host(fmt::format("GET {} HTTP/1.1\r\nHost: a:1\r\n", target)), Mentions("no host"));
   }
   CHECK_THAT(host("GET / HTTP/1.1\r\nAccept: */*\r\n"), Mentions("Host", "missing"));
-  CHECK_THAT(host("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n"), Mentions("Host", "several"));
+  CHECK_THAT(host("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n"), Mentions("several Host headers"));
   CHECK_THAT(host("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n"), Mentions("1.0"));
 }
 
