@@ -156,8 +156,7 @@ constexpr Format kFormats[] = {Format::kBf16, Format::kW8, Format::kW8A8, Format
                                Format::kFp8,  Format::kW4, Format::kQ4K,  Format::kQ6K};
 constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4", "q4_k", "q6_k"};
 constexpr CodePanelFormat kW4Format;
-/// Codes of 4 and 6 bits as GGUF files hold them. Builds from before 2026-11-27 have no codes of 6 bits and read q6_k
-/// wrongly.
+/// Codes of 4 and 6 bits as GGUF files hold them. Builds that have no codes of 6 bits read q6_k wrongly.
 constexpr CodePanelFormat kQ4KFormat = {.units = 8,
                                         .scale_type = CodeScaleType::kF16,
                                         .offset_type = CodeOffsetType::kMinimums,

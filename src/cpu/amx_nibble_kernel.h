@@ -13,10 +13,12 @@ template <CodeOffsetType kType>
 MILLRACE_INLINE void add_code_tile(const Int8LhsTile& lhs, int rows, const CodeTerms (&terms)[2], int offset,
                                    const int32_t (*sums)[32], float* c) {
   for (int row = 0; row < rows; ++row, c += kPanelColumns) {
-    const CodeLhs of_row({.scale = lhs.scale[row], .compensation = lhs.compensation[row]}, offset);
+    const LhsQuantParams params = {.scale = lhs.scale[row], .compensation = lhs.compensation[row]};
+    const CodeLhs of_row(params);
+    const Ints addend = code_addend<false>(params, offset, nullptr);
 #pragma clang loop unroll(full)
     for (int v = 0; v < 2; ++v) {
-      const Ints sum = load_as<Ints>(&sums[row][v * kLanes]) + of_row.addend;
+      const Ints sum = load_as<Ints>(&sums[row][v * kLanes]) + addend;
       store(c + v * kLanes, add_code_sums<kType>(sum, terms[v], of_row, load(c + v * kLanes)));
     }
   }

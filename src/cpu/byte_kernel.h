@@ -4,7 +4,7 @@
 // halves have factors, the sums are integers, equal for every instruction set and path. Units are added in f32 in
 // order. Included only by kernels.cc.
 
-#include "cpu/code_runs.h"
+#include "cpu/code_run_kernel.h"
 #include "cpu/nibble_kernel.h"
 
 namespace millrace::cpu {
@@ -41,30 +41,8 @@ MILLRACE_INLINE int byte_offset(const CodePanelFormat& format) {
   return Codes::kBits == 8 ? kByteOffsets<Codes::kType> * 128 : format.offset;
 }
 
-/// Returns -offset · Σ of half a unit's inputs in all lanes, for offsets from 0 to 128.
-MILLRACE_INLINE Ints half_addend(const char* inputs, int offset) {
-#if defined(__AVX2__)
-  typedef int32_t Four __attribute__((vector_size(16)));
-  const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(static_cast<char>(offset)), load_as<__m128i>(inputs));
-  const auto sums = reinterpret_cast<Four>(_mm_madd_epi16(pairs, _mm_set1_epi16(-1)));
-  const Four two = sums + __builtin_shufflevector(sums, sums, 2, 3, 0, 1);
-  const Four all = two + __builtin_shufflevector(two, two, 1, 0, 3, 2);
-  return __builtin_shufflevector(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-#else
-  typedef int8_t Inputs __attribute__((vector_size(16)));
-  return splat_int(-offset * __builtin_reduce_add(__builtin_convertvector(load_as<Inputs>(inputs), Ints)));
-#endif
-}
-
-/// Returns what the sums of a unit or a half start with, for the constant offset of its integers.
-template <class Codes>
-MILLRACE_INLINE Ints byte_addend(const CodePanelFormat& format, const LhsQuantParams& params, const char* inputs) {
-  const int offset = byte_offset<Codes>(format);
-  if constexpr (Codes::kHalves) return half_addend(inputs, offset);
-  return splat_int(offset * (params.compensation >> 7));
-}
-
-/// The scales, and the zero points or minimums, of V * 16 columns of a group.
+/// The scales, and the zero points or minimums, of V * 16 columns of a group. The terms are those of load_code_terms();
+/// what is the same for all units of a group is read once.
 template <CodeOffsetType kType, int V>
 class GroupTerms {
  public:
@@ -108,52 +86,6 @@ MILLRACE_INLINE void finish_sum(Sum& sum) {
 #else
   (void)sum;
 #endif
-}
-
-/// Returns the codes of step `step` of a run from its lines, of those without a line of their own.
-template <int kBits>
-MILLRACE_INLINE Bits join_pieces(const Bits* lines, int step) {
-  constexpr CodeRuns kRuns = code_runs(kBits);
-  Bits codes = {};
-#pragma clang loop unroll(full)
-  for (int i = 0; i < kRuns.piece_count; ++i) {
-    const CodePiece& piece = kRuns.pieces[i];
-    if (piece.step != step) continue;
-    const Bits bits = lines[piece.line] >> static_cast<uint32_t>(piece.line_bit - piece.code_bit);
-    codes |= bits & (((1u << piece.count) - 1u) << piece.code_bit) * 0x01010101u;
-  }
-  return codes;
-}
-
-/// Calls body(step, codes) with the codes of each step of a run for 16 columns, whose lines begin at `from`.
-template <int kBits, class Body>
-MILLRACE_INLINE void for_run(const char* from, Body&& body) {
-  constexpr CodeRuns kRuns = code_runs(kBits);
-  constexpr uint32_t kMask = ((1u << kBits) - 1u) * 0x01010101u;
-  Bits lines[kRuns.lines];
-#pragma clang loop unroll(full)
-  for (int i = 0; i < kRuns.lines; ++i) {
-    lines[i] = load_as<Bits>(from + i * kRunLineBytes);
-    body(i, reinterpret_cast<Ints>(lines[i] & kMask));
-  }
-#pragma clang loop unroll(full)
-  for (int step = kRuns.lines; step < kRuns.steps; ++step)
-    body(step, reinterpret_cast<Ints>(join_pieces<kBits>(lines, step)));
-}
-
-/// Unpacks a unit to one byte per code, [8 steps][64][4].
-template <int kBits>
-MILLRACE_INLINE void unpack_runs(const char* codes, char* out) {
-  constexpr CodeRuns kRuns = code_runs(kBits);
-#pragma clang loop unroll(disable)
-  for (int run = 0; run < kRuns.count(); ++run, codes += kRuns.bytes(), out += kRuns.steps * kCodeStepBytes) {
-#pragma clang loop unroll(full)
-    for (int v = 0; v < kPanelVectors; ++v) {
-      for_run<kBits>(codes + v * kRuns.vector_bytes(), [&](int step, Ints columns) __attribute__((always_inline)) {
-        store_as(out + step * kCodeStepBytes + v * kRunLineBytes, columns);
-      });
-    }
-  }
 }
 
 /// Adds the products of R rows with V * 16 columns of `count` runs, the first of which begins at `run` for the first of
@@ -201,8 +133,8 @@ MILLRACE_INLINE void add_byte_part(const CodePanelFormat& format, const CodeUnit
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
     const auto params = load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements);
-    row[r] = CodeLhs(params, 0);
-    addend[r] = byte_addend<Codes>(format, params, inputs + strides.to(r));
+    row[r] = CodeLhs(params);
+    addend[r] = code_addend<Codes::kHalves>(params, byte_offset<Codes>(format), inputs + strides.to(r));
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(addend[r]);
   }

@@ -107,23 +107,16 @@ enum class CodeColumns : uint8_t {
   kSigned,
 };
 
-/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on: an integer or one per
-/// column.
+/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on.
 #if MILLRACE_VNNI
 template <CodeColumns kColumns>
 struct CodeDot {
   using Sum = Ints;
-  template <class Addend>
-  static MILLRACE_INLINE Sum start(Addend addend) {
-    return Ints{} + addend;
-  }
+  static MILLRACE_INLINE Sum start(Ints addend) { return addend; }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     sum = Int8Step(columns).add_dot(sum, lhs);
   }
-  template <class Addend>
-  static MILLRACE_INLINE Ints total(const Sum& sum, Addend) {
-    return sum;
-  }
+  static MILLRACE_INLINE Ints total(const Sum& sum, Ints) { return sum; }
 };
 #elif defined(__AVX2__)
 /// Adds products in pairs as int16, of which 16 of 15 · 127 fit, and 2 of 63 · 127.
@@ -133,17 +126,13 @@ struct CodeDot {
     __m256i low;
     __m256i high;
   };
-  template <class Addend>
-  static MILLRACE_INLINE Sum start(Addend) {
-    return {};
-  }
+  static MILLRACE_INLINE Sum start(Ints) { return {}; }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     const __m256i inputs = _mm256_set1_epi32(load_as<int32_t>(lhs));
     add_half(sum.low, low_half(columns), inputs);
     add_half(sum.high, high_half(columns), inputs);
   }
-  template <class Addend>
-  static MILLRACE_INLINE Ints total(const Sum& sum, Addend addend) {
+  static MILLRACE_INLINE Ints total(const Sum& sum, Ints addend) {
     return join_halves(total_half(sum.low), total_half(sum.high)) + addend;
   }
 
@@ -166,10 +155,7 @@ struct CodeDot {
 template <CodeColumns kColumns>
 struct CodeDot {
   using Sum = Ints;
-  template <class Addend>
-  static MILLRACE_INLINE Sum start(Addend addend) {
-    return Ints{} + addend;
-  }
+  static MILLRACE_INLINE Sum start(Ints addend) { return addend; }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     const auto bytes = reinterpret_cast<Bits>(columns);
     for (int i = 0; i < kInt8Depth; ++i) {
@@ -177,10 +163,7 @@ struct CodeDot {
              splat_int(static_cast<int8_t>(lhs[i]));
     }
   }
-  template <class Addend>
-  static MILLRACE_INLINE Ints total(const Sum& sum, Addend) {
-    return sum;
-  }
+  static MILLRACE_INLINE Ints total(const Sum& sum, Ints) { return sum; }
 };
 #endif
 
@@ -269,19 +252,34 @@ MILLRACE_INLINE CodeTerms load_code_terms(const CodePanelFormat& format, const C
 struct CodeLhs {
   float scale;
   int32_t input_sum;  ///< Σ of the int8 inputs
-  int32_t addend;     ///< what replaces the constant offset of the integers
 
   CodeLhs() = default;
-  MILLRACE_INLINE CodeLhs(const LhsQuantParams& params, int offset)
-      : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(-offset * input_sum) {}
-  /// Takes one half of the inputs of the unit for the sums of their products.
-  MILLRACE_INLINE CodeLhs(const LhsQuantParams& params, int offset, const char* half)
-      : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(0) {
-    typedef int8_t Inputs __attribute__((vector_size(16)));
-    const Ints inputs = __builtin_convertvector(load_as<Inputs>(half), Ints);
-    if (offset != 0) addend = -offset * __builtin_reduce_add(inputs);
-  }
+  MILLRACE_INLINE explicit CodeLhs(const LhsQuantParams& params)
+      : scale(params.scale), input_sum(-(params.compensation >> 7)) {}
 };
+
+/// Returns -offset · Σ of half a unit's inputs in all lanes, for offsets from 0 to 128.
+MILLRACE_INLINE Ints half_addend(const char* inputs, int offset) {
+#if defined(__AVX2__)
+  typedef int32_t Four __attribute__((vector_size(16)));
+  const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(static_cast<char>(offset)), load_as<__m128i>(inputs));
+  const auto sums = reinterpret_cast<Four>(_mm_madd_epi16(pairs, _mm_set1_epi16(-1)));
+  const Four two = sums + __builtin_shufflevector(sums, sums, 2, 3, 0, 1);
+  const Four all = two + __builtin_shufflevector(two, two, 1, 0, 3, 2);
+  return __builtin_shufflevector(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+#else
+  typedef int8_t Inputs __attribute__((vector_size(16)));
+  return splat_int(-offset * __builtin_reduce_add(__builtin_convertvector(load_as<Inputs>(inputs), Ints)));
+#endif
+}
+
+/// Returns what the sums of a unit, or of its half with those inputs, start with for the constant offset of its
+/// integers.
+template <bool kHalf>
+MILLRACE_INLINE Ints code_addend(const LhsQuantParams& params, int offset, const char* inputs) {
+  if constexpr (kHalf) return half_addend(inputs, offset);
+  return splat_int(offset * (params.compensation >> 7));
+}
 
 template <CodeOffsetType kType>
 struct CodeOffsetConstant {
@@ -297,7 +295,7 @@ MILLRACE_INLINE void with_code_offsets(CodeOffsetType type, Body&& body) {
   }
 }
 
-/// Returns acc plus the value of 16 columns' sums, to which `lhs.addend` has been added. The sums and zero points are
+/// Returns acc plus the value of 16 columns' sums, which began with code_addend(). The sums and zero points are
 /// whole numbers that f32 holds.
 template <CodeOffsetType kType>
 MILLRACE_INLINE Vec add_code_sums(Ints sum, const CodeTerms& terms, const CodeLhs& lhs, Vec acc) {

@@ -77,17 +77,15 @@ MILLRACE_INLINE void add_nibble_part(const CodePanelFormat& format, const CodeUn
   const RowStrides strides(lhs_stride);
   const char* inputs = lhs + part * (kW8GroupElements / 2);
   CodeLhs row[R];
+  Ints addend[R];
   typename Dot::Sum sum[R][V];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
     const auto params = load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements);
-    if constexpr (kHalves) {
-      row[r] = CodeLhs(params, code_offset(format), inputs + strides.to(r));
-    } else {
-      row[r] = CodeLhs(params, code_offset(format));
-    }
+    row[r] = CodeLhs(params);
+    addend[r] = code_addend<kHalves>(params, code_offset(format), inputs + strides.to(r));
 #pragma clang loop unroll(full)
-    for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
+    for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(addend[r]);
   }
 #pragma clang loop unroll(disable)
   for (int pair = 0; pair < kCodeUnitSteps / (kHalves ? 4 : 2); ++pair, inputs += 2 * kInt8Depth) {
@@ -122,7 +120,7 @@ MILLRACE_INLINE void add_nibble_part(const CodePanelFormat& format, const CodeUn
 #pragma clang loop unroll(full)
         for (int r = 0; r < R; ++r) {
           float* const at = c + r * kPanelColumns + v * kLanes;
-          const Ints total = Dot::total(sum[r][v], row[r].addend);
+          const Ints total = Dot::total(sum[r][v], addend[r]);
           store(at, add_code_sums<decltype(type)::kValue>(total, terms[i], row[r], load(at)));
         }
       }

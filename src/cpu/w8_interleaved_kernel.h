@@ -20,7 +20,7 @@ constexpr int kPanelVecs = kPanelColumns / kLanes;
 
 /// Panels of int8 with a bf16 scale per 32 inputs.
 struct W8Panels {
-  static constexpr bool kHasShortGroups = true;
+  static constexpr bool kHasGroupsOf32 = true;
   static constexpr const Bf16Bytes& kTable = kIntegerBytes;
   static constexpr int kScaleBytes = kW8ScaleBytes;
   using GroupSteps = std::integral_constant<int, kW8GroupSteps>;
@@ -32,7 +32,7 @@ struct W8Panels {
 
 /// Panels of E4M3 with an f32 scale per 32, 64 or 128 inputs. The last group may be shorter.
 struct Fp8Panels {
-  static constexpr bool kHasShortGroups = false;
+  static constexpr bool kHasGroupsOf32 = false;
   static constexpr const Bf16Bytes& kTable = kE4M3Bytes;
   static constexpr int kScaleBytes = kFp8ScaleBytes;
   using GroupSteps = int;
@@ -67,9 +67,9 @@ MILLRACE_INLINE void add_dots(Vec (&sum)[R][V], const Lhs& lhs, const __m512bh (
 /// Rows of a single tile. Inputs of more rows would not lie in the first-level cache side by side: where their number
 /// is a multiple of 2048, all rows map to the same lines.
 constexpr int kInterleavedTileRows = 10;
-/// Rows of the tiles that share steps. With short groups a tile has room for totals in addition to a group's sums.
+/// Rows of the tiles that share steps. With groups of 32 a tile has totals besides a group's sums.
 template <class Panels>
-constexpr int kSharedTileRows = Panels::kHasShortGroups ? 6 : 8;
+constexpr int kSharedTileRows = Panels::kHasGroupsOf32 ? 6 : 8;
 /// Vectors of columns in a tile. With many rows there are registers for half of a panel.
 template <int R>
 constexpr int kInterleavedTileVecs = R <= 4 ? 4 : 2;
@@ -193,7 +193,7 @@ void gemm_interleaved_tile(const GemmTask& task, typename Panels::GroupSteps gro
 template <class Panels, StepSource kSource, int R>
 void gemm_shared_tile(const char* lhs, size_t lhs_stride, const char* group, int64_t steps,
                       typename Panels::GroupSteps group_steps, int first, float* c, char* kept, Prefetch ahead) {
-  constexpr bool kHasTotals = Panels::kHasShortGroups && kSource == StepSource::kKept;
+  constexpr bool kHasTotals = Panels::kHasGroupsOf32 && kSource == StepSource::kKept;
   Vec total[R][kSharedVecs];
   if constexpr (kHasTotals) load_tile(total, c, kPanelColumns);
   for (int64_t step = 0; step < steps; step += group_steps) {

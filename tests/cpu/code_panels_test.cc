@@ -20,19 +20,9 @@ CodeLayout layout_named(std::string_view name) {
   return {};
 }
 
-tensor::CodeMatrix matrix_of(const CodeLayout& kind, int64_t cols) {
-  return {.name = std::string(kind.name),
-          .rows = 64,
-          .cols = cols,
-          .stored_cols = cols,
-          .bits = kind.bits,
-          .integer_bits = kind.integer_bits,
-          .values = kind.values,
-          .offsets = kind.offsets,
-          .group = kind.group,
-          .scale_dtype = kind.scale_dtype,
-          .unit_scales = kind.has_factors ? reinterpret_cast<const int8_t*>("") : nullptr,
-          .half_kind = kind.half_scales};
+tensor::CodeStorage codes_of(std::string_view name, int64_t cols) {
+  test::Random random(1);
+  return test::random_codes(random, 64, cols, layout_named(name));
 }
 
 }  // namespace
@@ -49,7 +39,8 @@ TEST_CASE("panels of codes take the bits of their integers") {
         Case{"q6_k", 6, 6.5625}, Case{"w6a16 of 128", 6, 6.125}, Case{"w6a16 with zero points", 6, 7.25},
         Case{"q8_0", 8, 8.5}, Case{"gptq of 8 bits", 8, 8.1875}}) {
     INFO(expected.name);
-    const tensor::CodeMatrix matrix = matrix_of(layout_named(expected.name), kCols);
+    const tensor::CodeStorage storage = codes_of(expected.name, kCols);
+    const tensor::CodeMatrix matrix = storage.view();
     const cpu::PanelLayout layout = cpu::code_panel_layout({&matrix, 1}, cpu::whole_panel_shard(kCols), false);
     REQUIRE(layout.codes.bits == expected.bits);
     REQUIRE(static_cast<double>(layout.bytes) * 8 / (64 * kCols) == expected.bits_per_weight);
@@ -68,8 +59,9 @@ TEST_CASE("a panel of two kinds takes the bits that hold both") {
         Case{"q4_k", "q6_k", 6}, Case{"q6_k", "q5_k", 6}, Case{"q5_0", "q6_k", 6}, Case{"iq4_xs", "q6_k", 8},
         Case{"q6_k", "q8_0", 8}, Case{"gptq", "w6a16 of 128", 6}, Case{"gptq of 8 bits", "w6a16 of 128", 8}}) {
     INFO(expected.left << " and " << expected.right);
-    const tensor::CodeMatrix parts[] = {matrix_of(layout_named(expected.left), kCols),
-                                        matrix_of(layout_named(expected.right), kCols)};
+    const tensor::CodeStorage left = codes_of(expected.left, kCols);
+    const tensor::CodeStorage right = codes_of(expected.right, kCols);
+    const tensor::CodeMatrix parts[] = {left.view(), right.view()};
     const cpu::PanelLayout layout = cpu::code_panel_layout(parts, cpu::whole_panel_shard(kCols), true);
     REQUIRE(layout.codes.bits == expected.bits);
   }
@@ -77,7 +69,7 @@ TEST_CASE("a panel of two kinds takes the bits that hold both") {
 
 TEST_CASE("panels are shared by matrices of as many bits") {
   const auto shares = [](std::string_view left, std::string_view right) {
-    return cpu::share_code_panels(matrix_of(layout_named(left), 512), matrix_of(layout_named(right), 512));
+    return cpu::share_code_panels(codes_of(left, 512).view(), codes_of(right, 512).view());
   };
   REQUIRE(shares("w6a16 of 128", "w6a16 with zero points"));
   REQUIRE(shares("q5_1", "q5_k"));
