@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "cache/pool_division.h"
+#include "model/adapt_config.h"
 #include "model/cache_groups.h"
 #include "model/families/read_config.h"
 #include "model/part_estimate.h"

@@ -8,6 +8,7 @@
 #include "app/model_capacity.h"
 #include "app/node_stages.h"
 #include "base/json.h"
+#include "model/adapt_config.h"
 #include "model/families/read_config.h"
 #include "model/rank_layout.h"
 #include "model/stage_borders.h"
@@ -36,6 +37,7 @@ Result<model::ModelConfig> read_model(const SimulateFlags& flags) {
                       "--model-path {}: each tensor of a GGUF file has a format of its own, wanted a config.json",
                       flags.model_path.string());
   }
+  RETURN_IF_ERROR(model::settle_weight_format(flags.model_path, *config));
   if (config->encoder) {
     return make_error(ErrorCode::kInvalidArgument, "--model-path {}: {} is an encoder, which keeps no KV cache",
                       flags.model_path.string(), config->architecture);

@@ -8,8 +8,8 @@
 #include "async/real_runtime.h"
 #include "base/log.h"
 #include "cluster/member.h"
+#include "model/adapt_config.h"
 #include "model/families/read_config.h"
-#include "model/tensor_list.h"
 
 namespace millrace::app {
 

@@ -15,11 +15,11 @@ namespace millrace::hub {
 /// Returns the files that serving a model needs in addition to its weights.
 [[nodiscard]] std::vector<RepoFile> description_files(const RepoListing& listing);
 
-/// Returns the files with the model's weights: those that model.safetensors.index.json lists, whose text is `index`, or
-/// model.safetensors where there is no index, or the index is broken or names files that are missing: the rule of
-/// model::Checkpoint. Where there is neither, or `gguf` is not empty, those of a GGUF model:
-/// see choose_gguf(). Errors: kNotFound when the repository has none, which names what it has instead; kData for
-/// such an index without model.safetensors; those of choose_gguf(). Errors call what was listed the `holder`.
+/// Returns the files with the model's weights: those that model.safetensors.index.json lists, whose text is `index`.
+/// model.safetensors takes their place where there is no index, or it is broken or names files that are missing, as for
+/// model::SafetensorsFolder. Where there is neither, or `gguf` is not empty, choose_gguf() chooses. Errors: kNotFound
+/// when the repository has none, which names what it has instead; kData for such an index without model.safetensors;
+/// those of choose_gguf(). Errors call what was listed the `holder`.
 [[nodiscard]] Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index,
                                                          std::string_view gguf = {},
                                                          std::string_view holder = "the repository");

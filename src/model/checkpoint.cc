@@ -4,19 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
-#include "base/log.h"
-#include "model/field_reader.h"
 #include "model/gguf_tensors.h"
+#include "weights/companions.h"
 
 namespace millrace::model {
 namespace {
-
-constexpr size_t kMaxIndexBytes = size_t{64} << 20;
-constexpr size_t kMaxIndexNesting = 16;
-constexpr std::string_view kSingleName = kSafetensorsName;
-constexpr std::string_view kIndexName = kSafetensorsIndexName;
 
 constexpr std::string_view kPrefix = "model.";
 constexpr std::string_view kEmbedding = "embed_tokens.weight";
@@ -43,11 +36,6 @@ bool is_encoder_part(std::string_view name) {
   return std::ranges::any_of(kEncoderParts, [name](std::string_view part) { return name.starts_with(part); });
 }
 
-/// Returns whether an index may name this file: only files of its own folder are allowed.
-bool plain_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
-}
-
 /// What stored names begin with in place of `kPrefix`, and before `kHead`.
 struct StoredPrefixes {
   std::string_view model;
@@ -62,72 +50,36 @@ constexpr std::array<StoredPrefixes, 4> kStoredPrefixes{{
 
 }  // namespace
 
-Checkpoint::Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source)
-    : folder_(std::move(folder)), source_(std::move(source)) {}
+Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
 Checkpoint::~Checkpoint() = default;
 
-Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string& file_name) const {
-  if (source_ && !source_->contains(file_name))
-    return make_error(ErrorCode::kNotFound, "{}: there is no such file", (folder_ / file_name).string());
-  if (source_) RETURN_IF_ERROR(source_->prepare_file(file_name));
-  return SafetensorsFile::open(folder_ / file_name);
-}
-
-Result<void> Checkpoint::open_files() {
-  const Result<void> index = read_index(folder_ / kIndexName);
-  const bool has_single = has_file(std::string(kSingleName));
-  if (index && (!has_single || has_listed_files())) {
-    if (has_single)
-      log::warn("{}: tensors are read from the files that {} names, not all from {}", folder_.string(), kIndexName,
-                kSingleName);
-    return {};
-  }
-  if (has_single) {
-    auto single = open_file(std::string(kSingleName));
-    if (!single) return single.error();
-    shard_of_.clear();
-    single_ = std::move(*single);
-    return {};
-  }
-  if (index.error().code != ErrorCode::kNotFound) return index.error();
-  return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder_.string(), kSingleName, kIndexName);
-}
-
-bool Checkpoint::has_file(const std::string& file_name) const {
-  if (source_) return source_->contains(file_name);
-  std::error_code unreadable;  // whoever opens the file says why
-  return std::filesystem::exists(folder_ / file_name, unreadable);
-}
-
-bool Checkpoint::has_listed_files() const {
-  std::set<std::string> files;
-  for (const auto& [name, file] : shard_of_) files.insert(file);
-  return !files.empty() && files != std::set<std::string>{std::string(kSingleName)} &&
-         std::ranges::all_of(files, [this](const std::string& file) { return has_file(file); });
-}
-
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder,
                                                      std::shared_ptr<RangeSource> source) {
-  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder, std::move(source)));
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder));
   if (is_gguf_path(folder)) {
-    auto gguf = GgufTensors::open(folder, checkpoint->source_);
+    auto gguf = GgufTensors::open(folder, std::move(source));
     if (!gguf) return gguf.error();
     checkpoint->gguf_ = std::move(*gguf);
     return checkpoint;
   }
-  RETURN_IF_ERROR(checkpoint->open_files());
+  auto files = SafetensorsFolder::open(folder, std::move(source));
+  if (!files) return files.error();
+  checkpoint->files_ = std::move(*files);
+  checkpoint->find_prefixes();
+  return checkpoint;
+}
+
+void Checkpoint::find_prefixes() {
   for (const StoredPrefixes& prefixes : kStoredPrefixes) {
-    if (!checkpoint->has_stored_weight(fmt::format("{}{}", prefixes.model, kEmbedding))) continue;
-    checkpoint->model_prefix_ = prefixes.model;
-    checkpoint->head_prefix_ = prefixes.head;
+    if (!has_stored_weight(fmt::format("{}{}", prefixes.model, kEmbedding))) continue;
+    model_prefix_ = prefixes.model;
+    head_prefix_ = prefixes.head;
     break;
   }
   for (const std::string_view prefix : kEncoderPrefixes) {
-    if (checkpoint->has_stored_weight(fmt::format("{}{}", prefix, kEncoderEmbedding)))
-      checkpoint->encoder_prefix_ = prefix;
+    if (has_stored_weight(fmt::format("{}{}", prefix, kEncoderEmbedding))) encoder_prefix_ = prefix;
   }
-  return checkpoint;
 }
 
 std::string Checkpoint::stored_name(std::string_view name) const {
@@ -148,62 +100,6 @@ std::string Checkpoint::own_name(std::string_view stored) const {
   return is_under_prefix(rest) ? fmt::format("{}{}", kPrefix, rest) : std::string(stored);
 }
 
-Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
-  const Result<std::string> text = read_file(path, kMaxIndexBytes);
-  if (!text) return text.error();
-  JsonDocument document;
-  const auto object = parse_object(document, path.string(), *text, kMaxIndexNesting);
-  if (!object) return object.error();
-  FieldReader fields(path.string(), *object);
-  const auto weight_map = fields.object("weight_map");
-  if (!weight_map) {
-    fields.fail("weight_map is missing, wanted an object of file names");
-    return *fields.error();
-  }
-  for (const auto member : *weight_map) {
-    std::string_view file;
-    if (!member.value.get(file) || !plain_file_name(file))
-      return make_error(ErrorCode::kData, "{}: tensor '{}' is in {}, wanted the name of a file in the same folder",
-                        path.string(), member.key, json_excerpt(member.value));
-    if (!shard_of_.try_emplace(std::string(member.key), file).second)
-      return make_error(ErrorCode::kData, "{}: tensor '{}' is listed twice", path.string(), member.key);
-  }
-  return {};
-}
-
-Result<const SafetensorsFile*> Checkpoint::shard(const std::string& file_name) const {
-  const std::lock_guard lock(mutex_);
-  const auto known = shards_.find(file_name);
-  if (known != shards_.end()) return known->second.get();
-  auto opened = open_file(file_name);
-  if (!opened) return opened.error();
-  return shards_.emplace(file_name, std::move(*opened)).first->second.get();
-}
-
-Result<const SafetensorsFile*> Checkpoint::file_of(std::string_view name) const {
-  if (single_) return single_.get();
-  const auto listed = shard_of_.find(std::string(name));
-  if (listed == shard_of_.end())
-    return make_error(ErrorCode::kNotFound, "{}: lists no tensor '{}'", (folder_ / kIndexName).string(), name);
-  const auto file = shard(listed->second);
-  if (!file)
-    return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, but {}", (folder_ / kIndexName).string(), name,
-                      listed->second, file.error().message);
-  if (!(*file)->contains(name))
-    return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, which lacks it", (folder_ / kIndexName).string(),
-                      name, listed->second);
-  return file;
-}
-
-Result<const SafetensorsFile*> Checkpoint::filled_file_of(std::string_view name) const {
-  const auto file = file_of(name);
-  if (!file || !source_) return file;
-  const auto [begin, end] = (*file)->byte_range(name);
-  const FileRange range{.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end};
-  RETURN_IF_ERROR(source_->fetch({&range, 1}));
-  return file;
-}
-
 Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
   if (gguf_) return gguf_->prepare(names);
   std::vector<std::string> stored;
@@ -211,7 +107,7 @@ Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
     for (const std::string& part : weights::companion_names(name)) stored.push_back(stored_name(part));
     stored.push_back(stored_name(name));
   }
-  return fetch(stored);
+  return files_->fetch(stored);
 }
 
 Result<void> Checkpoint::prepare_formats(std::span<const std::string> names) const {
@@ -220,26 +116,13 @@ Result<void> Checkpoint::prepare_formats(std::span<const std::string> names) con
   for (const std::string& name : names) {
     for (const std::string& part : weights::group_index_names(name)) stored.push_back(stored_name(part));
   }
-  return fetch(stored);
-}
-
-Result<void> Checkpoint::fetch(std::span<const std::string> stored_names) const {
-  if (!source_) return {};
-  std::vector<FileRange> ranges;
-  for (const std::string& stored : stored_names) {
-    if (!contains_stored(stored)) continue;
-    const auto file = file_of(stored);
-    if (!file) return file.error();
-    const auto [begin, end] = (*file)->byte_range(stored);
-    ranges.push_back({.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end});
-  }
-  return source_->fetch(ranges);
+  return files_->fetch(stored);
 }
 
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
   if (gguf_) return gguf_->find(name);
   const std::string stored = stored_name(name);
-  const auto file = filled_file_of(stored);
+  const auto file = files_->filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find(stored);
 }
@@ -255,16 +138,17 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
 Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
   if (gguf_) return gguf_->find_stored(name);
   const std::string stored = stored_name(name);
-  const auto file = filled_file_of(stored);
+  const auto file = files_->filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find_stored(stored);
 }
 
 Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
                                                           const tensor::Shape& shape) const {
-  const auto file = filled_file_of(stored_name(name));
+  const std::string own = stored_name(name);
+  const auto file = files_->filled_file_of(own);
   if (!file) return file.error();
-  const auto stored = (*file)->find_stored(stored_name(name));
+  const auto stored = (*file)->find_stored(own);
   if (!stored) return stored.error();
   if (stored->dtype != dtype)
     return make_error(ErrorCode::kData, "{}: tensor '{}' has dtype {}, wanted {}", (*file)->path(), name, stored->dtype,
@@ -305,9 +189,9 @@ Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string
 
 Result<weights::RawTensor> Checkpoint::find_raw(const std::string& name, bool has_values) const {
   const std::string stored = stored_name(name);
-  if (!contains_stored(stored))
+  if (!files_->contains(stored))
     return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", folder_.string(), name);
-  const auto file = has_values ? filled_file_of(stored) : file_of(stored);
+  const auto file = has_values ? files_->filled_file_of(stored) : files_->file_of(stored);
   if (!file) return file.error();
   const auto found = (*file)->find_stored(stored);
   if (!found) return found.error();
@@ -368,24 +252,20 @@ void Checkpoint::release(std::string_view name) const {
   parts.emplace_back(name);
   for (const std::string& each : parts) {
     if (!contains(each)) continue;
-    if (const auto file = file_of(stored_name(each))) (*file)->release(stored_name(each));
+    if (const auto file = files_->file_of(stored_name(each))) (*file)->release(stored_name(each));
   }
 }
 
 std::vector<std::string> Checkpoint::names() const {
   if (gguf_) return gguf_->names();
-  std::vector<std::string> names;
-  if (single_) {
-    for (const std::string_view name : single_->names()) names.emplace_back(name);
-  }
-  for (const auto& [name, file] : shard_of_) names.push_back(name);
+  std::vector<std::string> names = files_->names();
   for (std::string& name : names) name = own_name(name);
   return names;
 }
 
 bool Checkpoint::contains(std::string_view name) const {
   if (gguf_) return gguf_->contains(name);
-  return contains_stored(stored_name(name));
+  return files_->contains(stored_name(name));
 }
 
 bool Checkpoint::has_weight(std::string_view name) const {
@@ -395,12 +275,8 @@ bool Checkpoint::has_weight(std::string_view name) const {
 bool Checkpoint::has_stored_weight(std::string_view name) const {
   if (gguf_) return gguf_->contains(name);
   const std::vector<std::string> names = weights::code_names(name);
-  return contains_stored(name) ||
-         std::ranges::any_of(names, [this](const std::string& each) { return contains_stored(each); });
-}
-
-bool Checkpoint::contains_stored(std::string_view name) const {
-  return single_ ? single_->contains(name) : shard_of_.contains(std::string(name));
+  return files_->contains(name) ||
+         std::ranges::any_of(names, [this](const std::string& each) { return files_->contains(each); });
 }
 
 }  // namespace millrace::model

@@ -2,18 +2,16 @@
 
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
 #include "model/quantization.h"
 #include "model/range_source.h"
-#include "model/safetensors.h"
+#include "model/safetensors_folder.h"
 #include "tensor/host_tensor.h"
 #include "tensor/w8.h"
 #include "weights/find_weight.h"
@@ -22,12 +20,8 @@ namespace millrace::model {
 
 class GgufTensors;
 
-/// The files of a checkpoint folder.
-inline constexpr std::string_view kSafetensorsName = "model.safetensors";
-inline constexpr std::string_view kSafetensorsIndexName = "model.safetensors.index.json";
-
-/// The rows first_row, first_row + row_step, … of one plane of a tensor [planes, rows, columns] that is stored as MXFP4
-/// blocks u8 [planes, rows, columns / 32, 16] with scales u8 [planes, rows, columns / 32].
+/// The rows first_row, first_row + row_step, … of one plane of a tensor [planes, rows, columns] in MXFP4. It is stored
+/// as blocks u8 [planes, rows, columns / 32, 16] with scales u8 [planes, rows, columns / 32].
 struct Mxfp4Rows {
   std::string name;  ///< of the matrix that they are
   std::string blocks;
@@ -38,11 +32,11 @@ struct Mxfp4Rows {
   int64_t row_step = 1;
 };
 
-/// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards; or in a GGUF
-/// file. A shard is mapped when the first of its tensors is found, so a stage needs only the shards of its own layers.
-/// Names begin with "model." also where the checkpoint of a model without its head leaves that out, or a wrapper has
-/// another prefix, and are those of safetensors for a GGUF file too. All const methods are thread-safe. Tensors borrow
-/// the mapping: the checkpoint outlives them.
+/// The weights in a checkpoint folder of safetensors, or in a GGUF file. A stage needs only the shards of its own
+/// layers, since each is mapped when the first of its tensors is found. Names begin with "model." also where the
+/// checkpoint of a model without its head leaves that out, or a wrapper has another prefix. They are those of
+/// safetensors for a GGUF file too. All const methods are thread-safe. Tensors borrow the mapping: the checkpoint
+/// outlives them.
 class Checkpoint {
  public:
   /// Opens `folder`, or the GGUF file of that path. Errors begin with the path: kNotFound when it holds neither file,
@@ -72,8 +66,8 @@ class Checkpoint {
                                                                          const weights::WeightFormat& format) const;
   /// Fetches what find_format() reads of tensors, in few requests.
   [[nodiscard]] Result<void> prepare_formats(std::span<const std::string> names) const;
-  /// Finds the format of such a weight from headers. With a source it fetches no weight. Errors: those of find(), and
-  /// of weights::find_stored_format.
+  /// Finds the format of such a weight from headers and group indices. Errors: those of find(), and of
+  /// weights::find_stored_format.
   [[nodiscard]] Result<std::optional<weights::StoredFormat>> find_format(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;
@@ -93,42 +87,25 @@ class Checkpoint {
   ~Checkpoint();
 
  private:
-  Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source);
-  [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& file_name) const;
-  /// Opens the files that an index names, or the single file. With both the index counts, as for vLLM, unless it names
-  /// no file, or one that is gone.
-  [[nodiscard]] Result<void> open_files();
-  [[nodiscard]] bool has_file(const std::string& file_name) const;
-  [[nodiscard]] bool has_listed_files() const;
-  [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
-  [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
-  [[nodiscard]] bool contains_stored(std::string_view stored_name) const;
+  explicit Checkpoint(std::filesystem::path folder);
+  /// Finds out by which prefixes the files name parts.
+  void find_prefixes();
   [[nodiscard]] bool has_stored_weight(std::string_view stored_name) const;
   /// Returns the name by which the files have a tensor.
   [[nodiscard]] std::string stored_name(std::string_view name) const;
   /// Returns the name by which callers know a stored tensor.
   [[nodiscard]] std::string own_name(std::string_view stored) const;
-  /// Fetches tensors under their stored names. Unknown ones are skipped.
-  [[nodiscard]] Result<void> fetch(std::span<const std::string> stored_names) const;
   /// Finds a tensor of a weight. Its bytes are there with `has_values`. Errors: those of find().
   [[nodiscard]] Result<weights::RawTensor> find_raw(const std::string& name, bool has_values) const;
-  /// Returns the file that holds a tensor, mapped, with the tensor's bytes.
-  [[nodiscard]] Result<const SafetensorsFile*> filled_file_of(std::string_view stored_name) const;
-  /// Returns the file that holds a tensor, mapped. Without its bytes where there is a source.
-  [[nodiscard]] Result<const SafetensorsFile*> file_of(std::string_view stored_name) const;
   [[nodiscard]] Result<std::span<const std::byte>> find_bytes(std::string_view name, std::string_view dtype,
                                                               const tensor::Shape& shape) const;
 
   std::filesystem::path folder_;
-  std::shared_ptr<RangeSource> source_;  ///< null: the folder has all bytes
-  std::unique_ptr<GgufTensors> gguf_;    ///< null: safetensors
-  std::unique_ptr<SafetensorsFile> single_;
-  std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
+  std::unique_ptr<GgufTensors> gguf_;  ///< null: safetensors
+  std::unique_ptr<SafetensorsFolder> files_;
   std::string_view model_prefix_ = "model.";  ///< of the stored names of layers, embedding and norm; a literal
   std::string_view head_prefix_;              ///< of the stored name of the head; a literal
   std::string_view encoder_prefix_;           ///< of the stored names of an encoder's parts; a literal
-  mutable std::mutex mutex_;                  ///< guards shards_
-  mutable std::unordered_map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
 };
 
 }  // namespace millrace::model

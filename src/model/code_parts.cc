@@ -32,6 +32,18 @@ CodeStorage quantized(const CodeSource& source, int32_t threads) {
 
 }  // namespace
 
+PackedBits packed_bits(std::span<const StoredFormat> formats, const PackingRules& rules, bool fp8_fits,
+                       bool codes_fit) {
+  using Kind = StoredFormat::Kind;
+  const auto is_fp8 = [](const StoredFormat& format) { return format.kind == Kind::kFp8; };
+  const auto is_w8 = [](const StoredFormat& format) { return format.kind == Kind::kW8; };
+  if (rules.quantization == Quantization::kW4) return PackedBits::k4;
+  if (rules.quantization != Quantization::kNone)
+    return rules.quantizes_all || std::ranges::any_of(formats, is_w8) ? PackedBits::k8 : PackedBits::kCompute;
+  if (rules.keeps_fp8 && fp8_fits && std::ranges::all_of(formats, is_fp8)) return PackedBits::kFp8;
+  return rules.keeps_codes && codes_fit ? PackedBits::k4 : PackedBits::kCompute;
+}
+
 KeptCodes kept_codes(const PackingRules& rules, PackedTogether together) {
   return {.mixed = together == PackedTogether::kStacked || rules.mixes_codes,
           .max_bits = rules.quantization == Quantization::kW4 ? 4 : 8};

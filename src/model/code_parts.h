@@ -46,6 +46,11 @@ struct PackingRules {
   }
 };
 
+/// Returns the bits in which weights of these formats are packed together. `fp8_fits` and `codes_fit` say whether they
+/// can be packed so if all are in FP8, or in codes.
+[[nodiscard]] PackedBits packed_bits(std::span<const weights::StoredFormat> formats, const PackingRules& rules,
+                                     bool fp8_fits, bool codes_fit);
+
 /// Which stored codes can be packed together.
 struct KeptCodes {
   bool mixed = false;  ///< several kinds

@@ -10,69 +10,50 @@ namespace {
 using weights::StoredFormat;
 
 /// The formats of a layer's experts, [experts, parts].
-class Layer {
+class LayerFormats {
  public:
-  Layer(std::span<const StoredFormat> formats, size_t parts, const PackingRules& rules)
+  LayerFormats(std::span<const StoredFormat> formats, size_t parts, const PackingRules& rules)
       : formats_(formats), parts_(parts), rules_(rules) {
     CHECK(parts == 2 || parts == 3, "experts of {} parts", parts);
     CHECK(!formats.empty() && formats.size() % parts == 0, "{} formats of experts of {} parts", formats.size(), parts);
   }
 
-  [[nodiscard]] bool any(StoredFormat::Kind kind) const {
-    return std::ranges::any_of(formats_, [kind](const StoredFormat& format) { return format.kind == kind; });
-  }
-  [[nodiscard]] bool all(StoredFormat::Kind kind) const {
-    return std::ranges::all_of(formats_, [kind](const StoredFormat& format) { return format.kind == kind; });
-  }
-
-  /// Returns whether a part has one format in all experts.
-  [[nodiscard]] bool is_alike(size_t part) const {
-    for (size_t i = part; i < formats_.size(); i += parts_) {
-      if (formats_[i] != formats_[part]) return false;
-    }
-    return true;
-  }
-  [[nodiscard]] bool are_alike() const {
-    for (size_t part = 0; part < parts_; ++part) {
-      if (!is_alike(part)) return false;
+  /// Returns whether each of the parts [begin, end) has one format in all experts.
+  [[nodiscard]] bool are_alike(size_t begin, size_t end) const {
+    for (size_t first = 0; first < formats_.size(); first += parts_) {
+      if (!std::ranges::equal(parts_of(first, begin, end), parts_of(0, begin, end))) return false;
     }
     return true;
   }
 
   /// Returns whether the parts [begin, end) of each expert, which are packed together, can keep their codes.
   [[nodiscard]] bool keep_codes(size_t begin, size_t end) const {
+    if (!rules_.mixes_codes && !are_alike(begin, end)) return false;
     const KeptCodes kept = kept_codes(rules_, PackedTogether::kPaired);
     for (size_t first = 0; first < formats_.size(); first += parts_) {
-      if (!can_keep_codes(formats_.subspan(first + begin, end - begin), kept)) return false;
-    }
-    for (size_t part = begin; part < end && !rules_.mixes_codes; ++part) {
-      if (!is_alike(part)) return false;
+      if (!can_keep_codes(parts_of(first, begin, end), kept)) return false;
     }
     return true;
   }
 
  private:
+  /// Returns the formats of some parts of the expert whose formats begin at `first`.
+  [[nodiscard]] std::span<const StoredFormat> parts_of(size_t first, size_t begin, size_t end) const {
+    return formats_.subspan(first + begin, end - begin);
+  }
+
   std::span<const StoredFormat> formats_;
   size_t parts_;
   const PackingRules& rules_;
 };
 
-PackedBits bits_of(const Layer& layer, bool keeps_all_codes, const PackingRules& rules) {
-  if (rules.quantization == Quantization::kW4) return PackedBits::k4;
-  if (rules.quantization != Quantization::kNone)
-    return rules.quantizes_all || layer.any(StoredFormat::Kind::kW8) ? PackedBits::k8 : PackedBits::kCompute;
-  const bool fit_together = rules.mixes_codes || layer.are_alike();
-  if (rules.keeps_fp8 && fit_together && layer.all(StoredFormat::Kind::kFp8)) return PackedBits::kFp8;
-  return rules.keeps_codes && keeps_all_codes ? PackedBits::k4 : PackedBits::kCompute;
-}
-
 }  // namespace
 
 ExpertFormats::ExpertFormats(std::span<const StoredFormat> formats, size_t parts, const PackingRules& rules) {
-  const Layer layer(formats, parts, rules);
+  const LayerFormats layer(formats, parts, rules);
   const bool inputs_fit = layer.keep_codes(0, parts - 1);
   const bool downs_fit = layer.keep_codes(parts - 1, parts);
-  bits_ = bits_of(layer, inputs_fit && downs_fit, rules);
+  bits_ = packed_bits(formats, rules, rules.mixes_codes || layer.are_alike(0, parts), inputs_fit && downs_fit);
   keeps_inputs_ = rules.mixes_codes || inputs_fit;
   keeps_downs_ = rules.mixes_codes || downs_fit;
 }

@@ -20,7 +20,7 @@ class ExpertFormats {
   /// Returns whether gates and ups in k4 keep the codes in which they are stored. Where codes can be mixed, an expert
   /// whose codes do not fit is quantized alone.
   [[nodiscard]] bool keeps_inputs() const { return keeps_inputs_; }
-  /// Returns whether downs do.
+  /// Returns whether downs in k4 keep theirs, likewise.
   [[nodiscard]] bool keeps_downs() const { return keeps_downs_; }
 
  private:

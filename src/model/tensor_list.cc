@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
 #include <ranges>
 #include <unordered_set>
-#include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "model/layer_tensors.h"
+#include "weights/companions.h"
 
 namespace millrace::model {
 namespace {
@@ -75,121 +73,7 @@ bool is_of_no_part(std::string_view name, const TensorNames& names) {
          !begins(module_of(names.head));
 }
 
-bool same(const StoredTensor& left, const StoredTensor& right) {
-  return left.dtype == right.dtype && std::ranges::equal(left.shape, right.shape) &&
-         left.bytes.size() == right.bytes.size() &&
-         std::memcmp(left.bytes.data(), right.bytes.data(), left.bytes.size()) == 0;
-}
-
 }  // namespace
-
-namespace {
-
-/// Returns whether a checkpoint holds codes or scales of any format.
-bool has_codes(const Checkpoint& checkpoint) {
-  static constexpr std::array<std::string_view, 5> kEndings = {".qweight", ".weight_packed", ".weight_scale",
-                                                               ".weight_scale_inv", ".scales"};
-  return std::ranges::any_of(checkpoint.names(), [](const std::string& name) {
-    return std::ranges::any_of(kEndings, [&name](std::string_view ending) { return name.ends_with(ending); });
-  });
-}
-
-}  // namespace
-
-Result<void> settle_weight_format(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (!config.format_file) return {};
-  const WeightFormatFile file = *std::exchange(config.format_file, std::nullopt);
-  if (has_codes(checkpoint)) {
-    if (!file.fault.empty()) return make_error(ErrorCode::kData, "{}", file.fault);
-    return {};
-  }
-  log::warn("{}: is ignored, since the checkpoint holds no codes", file.path);
-  config.weight_format = {};
-  return {};
-}
-
-Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config) {
-  RETURN_IF_ERROR(settle_weight_format(checkpoint, config));
-  find_expert_storage(checkpoint, config);
-  split_fused_tensors(checkpoint, config);
-  return untie_separate_head(checkpoint, config);
-}
-
-void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
-  TensorNames& names = config.names;
-  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-    if (!config.is_sparse(layer)) continue;
-    // Biases have the order of rows of the stored experts.
-    if (config.layer(layer).feed_forward.moe->biases) return;
-    if (!checkpoint.contains(names.plain(layer, names.fused_experts_gate_up))) {
-      if (checkpoint.has_weight(expert_tensor_name(config, layer, 0, ExpertPart::kUp)))
-        names.expert_storage = ExpertStorage::kSeparate;
-    } else if (names.expert_storage == ExpertStorage::kSeparate) {
-      names.expert_storage = ExpertStorage::kRows;
-    }
-    return;
-  }
-}
-
-void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config) {
-  TensorNames& names = config.names;
-  const auto split = [&](std::string_view& fused, std::string_view separate) {
-    if (fused.empty()) return;
-    for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-      if (checkpoint.has_weight(names.weight(layer, fused))) return;
-      if (!checkpoint.has_weight(names.weight(layer, separate))) continue;
-      fused = {};
-      return;
-    }
-  };
-  split(names.fused_gate_up, names.up);
-  split(names.fused_shared_gate_up, names.shared_up);
-  split(names.fused_delta_qkvz, names.delta_qkv);
-  split(names.fused_delta_ba, names.delta_b);
-}
-
-namespace {
-
-/// Returns whether two weights are stored alike, with their scales.
-Result<bool> are_same(const Checkpoint& checkpoint, const std::string& left, const std::string& right) {
-  std::vector<std::string> lefts = weights::value_names(left);
-  std::vector<std::string> rights = weights::value_names(right);
-  lefts.push_back(left);
-  rights.push_back(right);
-  for (size_t i = 0; i < lefts.size(); ++i) {
-    const bool is_there = checkpoint.contains(lefts[i]);
-    if (checkpoint.contains(rights[i]) != is_there) return false;
-    if (!is_there) continue;
-    const auto one = checkpoint.find_stored(lefts[i]);
-    if (!one) return one.error();
-    const auto other = checkpoint.find_stored(rights[i]);
-    if (!other) return other.error();
-    if (!same(*one, *other)) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
-  const std::string name(config.names.head);
-  if (!config.has_output_head || !config.tied_embeddings || !checkpoint.has_weight(name)) return {};
-  if (!checkpoint.contains(name)) {
-    config.tied_embeddings = false;
-    log::warn("{}: {} is stored in codes and is the output head, though config.json says tie_word_embeddings true",
-              checkpoint.folder().string(), name);
-    return {};
-  }
-  const auto is_same = are_same(checkpoint, name, std::string(config.names.embedding));
-  if (!is_same) return is_same.error();
-  config.tied_embeddings = *is_same;
-  checkpoint.release(config.names.head);
-  checkpoint.release(config.names.embedding);
-  if (!config.tied_embeddings)
-    log::warn("{}: {} differs from {} and is the output head, though config.json says tie_word_embeddings true",
-              checkpoint.folder().string(), config.names.head, config.names.embedding);
-  return {};
-}
 
 std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows) {
   const PairedRows& paired = spec.paired;

@@ -17,8 +17,8 @@
 /// The tensors of a checkpoint that a stage consists of, and the sizes that follow from them.
 namespace millrace::model {
 
-/// The position of a weight inside a larger stored tensor: blocks of row_block rows, of which the first begins at
-/// first_row and each next one row_step later.
+/// The position of a weight inside a larger stored tensor. It consists of blocks of row_block rows, of which the first
+/// begins at first_row and each next one row_step later.
 struct TensorPart {
   std::string tensor;       ///< the stored tensor's name
   std::string scales = {};  ///< of MXFP4 blocks, whose tensor `tensor` is; empty: it is plain floating point
@@ -35,8 +35,8 @@ struct TensorPart {
   }
 };
 
-/// Rows of each head that are stored as pairs (2i, 2i + 1) and loaded as pairs (i, i + count/2), in the order of the
-/// rotation. A product of q and k stays the same, since both are reordered.
+/// Rows of each head that are stored as pairs (2i, 2i + 1) and loaded as pairs (i, i + count/2), as the rotation has
+/// them. A product of q and k stays the same, since both are reordered.
 struct PairedRows {
   int64_t head_rows = 0;  ///< 0: no row moves
   int64_t first = 0;      ///< of the paired rows, within a head
@@ -64,28 +64,6 @@ struct TensorSpec {
 /// Returns the rows of the stored tensor that are the rows [begin, end) of a weight, relative to the first of them.
 /// Empty: they follow one another.
 [[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
-
-/// Adapts a config to what the checkpoint holds: see settle_weight_format, untie_separate_head, find_expert_storage
-/// and split_fused_tensors. Call it before anything is derived from `config`, and on every node alike. Errors: those of
-/// settle_weight_format and Checkpoint::find_stored.
-[[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
-
-/// Drops a weight format of a file beside config.json where the checkpoint holds no codes: many such files are left
-/// over. Error: kData for one that cannot be read where it holds some.
-[[nodiscard]] Result<void> settle_weight_format(const Checkpoint& checkpoint, ModelConfig& config);
-
-/// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones, or the
-/// other way round.
-void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
-
-/// Clears the fused names of tensors that the checkpoint stores one by one.
-void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config);
-
-/// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
-/// trained the head and were merged leave config.json unchanged, and so do quantizers of the head. The log reports it.
-/// It compares both weights, with their scales, where both are stored under their own names. Errors: those of
-/// Checkpoint::find_stored.
-[[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It is part of a tensor.
 [[nodiscard]] std::string gate_name(const ModelConfig& config, int32_t layer);

@@ -43,14 +43,12 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
   if (!spec.projection || spec.layer < 0) return {};
   const double group = static_cast<double>(format.group_size);
   const double scales = group > 0 ? kScaleBits / group : 0;
+  const double zeros = group > 0 ? kZeroPointBits / group : 0;
   switch (format.method) {
     case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kQuark:
-      if (format.has_fp8) return {.bits = 8, .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
-      [[fallthrough]];
     case QuantMethod::kGptq:
-    case QuantMethod::kAwq:
-      return {.bits = code_bits(format.bits), .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
+    case QuantMethod::kAwq: return {.bits = format.has_fp8 ? 8 : code_bits(format.bits), .overhead = scales + zeros};
     case QuantMethod::kCompressedTensors:
       return {.bits = format.bits > 0 ? code_bits(format.bits) : 8, .overhead = scales};
     // The experts of MXFP4 have returned above. Of the first and the third, knows_stored_bits() says no.

@@ -30,8 +30,8 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
                            const LoadOptions& options)
     : checkpoint_(checkpoint),
       backend_(backend),
+      config_(config),
       activations_(activations_of(config.quantization)),
-      is_encoder_(config.encoder.has_value()),
       options_(options),
       // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
       parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
@@ -140,7 +140,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::
 
 std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::string& name,
                                                                  const tensor::SumShards& shards) {
-  if (is_encoder_) return pack({name});
+  if (config_.encoder) return pack({name});
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
   switch (parts_.packed_bits({&name, 1}, &shards, PackedTogether::kStacked)) {
@@ -259,7 +259,7 @@ ExpertPacking WeightPacker::expert_packing(int32_t layer, std::span<const std::s
   if (packing.formats.bits() != PackedBits::k4 || backend_.mixes_codes()) return packing;
   std::vector<std::string> inputs;
   std::vector<std::string> downs;
-  const size_t parts = names.size() / static_cast<size_t>(layout().layer(layer).experts.owned().size());
+  const size_t parts = expert_parts(config_.layer(layer).feed_forward).size();
   for (size_t i = 0; i < names.size(); ++i) ((i + 1) % parts == 0 ? downs : inputs).push_back(names[i]);
   // The type changes no value, so that ranks need not agree on it.
   if (packing.formats.keeps_inputs()) packing.input_scales = parts_.narrowest_scales(inputs);

@@ -50,8 +50,8 @@ class WeightPacker {
   /// Returns how the experts of a sparse layer are packed. `names` [experts, parts] are those of the rank.
   [[nodiscard]] ExpertPacking expert_packing(int32_t layer, std::span<const std::string> names) const;
 
-  /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded row by
-  /// row as tokens need it, or into `decoded` where the backend does not do that.
+  /// Makes a table, which reads the tensor in place. One that is stored in a format of its own is decoded row by row as
+  /// tokens need it. Where the backend does not do that, it is decoded into `decoded`.
   std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
                                                          std::unique_ptr<DecodedMatrix>& decoded);
 
@@ -128,8 +128,8 @@ class WeightPacker {
 
   const Checkpoint& checkpoint_;
   tensor::Backend& backend_;
+  const ModelConfig& config_;
   const tensor::W8Activations activations_;
-  const bool is_encoder_;
   const LoadOptions& options_;
   WeightParts parts_;
   LoadProgress state_;

@@ -200,18 +200,10 @@ const WeightPart& WeightParts::part(std::string_view name) const {
 
 PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards,
                                     PackedTogether together) const {
-  using Kind = weights::StoredFormat::Kind;
-  const PackingRules& rules = options_.rules;
   const std::vector<weights::StoredFormat> found = formats(names);
-  const auto is_fp8 = [](const weights::StoredFormat& format) { return format.kind == Kind::kFp8; };
-  const auto is_w8 = [](const weights::StoredFormat& format) { return format.kind == Kind::kW8; };
-  if (rules.quantization == Quantization::kW4) return PackedBits::k4;
-  if (rules.quantization != Quantization::kNone)
-    return rules.quantizes_all || std::ranges::any_of(found, is_w8) ? PackedBits::k8 : PackedBits::kCompute;
-  if (rules.keeps_fp8 && std::ranges::all_of(found, is_fp8)) return PackedBits::kFp8;
-  const bool keeps = rules.keeps_codes && (shards == nullptr || can_divide_codes(*shards)) &&
-                     can_keep_codes(found, kept_codes(rules, together));
-  return keeps ? PackedBits::k4 : PackedBits::kCompute;
+  const bool codes_fit =
+      (shards == nullptr || can_divide_codes(*shards)) && can_keep_codes(found, kept_codes(options_.rules, together));
+  return model::packed_bits(found, options_.rules, true, codes_fit);
 }
 
 ExpertFormats WeightParts::expert_formats(int32_t layer) const {
@@ -228,6 +220,7 @@ tensor::DType WeightParts::narrowest_scales(std::span<const std::string> names) 
   std::optional<tensor::DType> narrowest;
   for (const std::string& name : names) {
     const WeightPart& found = part(name);
+    CHECK(found.stored, "{} is not stored in codes", name);
     const tensor::DType own = weights::narrowest_code_scales(*found.stored, found.rows);
     // F16 and bf16 have no common type but f32.
     narrowest = narrowest.value_or(own) == own ? own : tensor::DType::kF32;

@@ -18,10 +18,8 @@
 namespace millrace::model {
 namespace {
 
-using tensor::CodeMatrix;
 using tensor::HostTensor;
 using tensor::TermRange;
-using tensor::W8Matrix;
 
 /// Returns what is added to the stored weights of norms.
 float norm_addend(const ModelConfig& config) {

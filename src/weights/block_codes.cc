@@ -31,7 +31,6 @@ constexpr uint32_t kQ6_K = 14;
 constexpr uint32_t kIq4_NL = 20;
 constexpr uint32_t kIq4_XS = 23;
 constexpr uint32_t kMxfp4 = 39;
-constexpr uint32_t kNvfp4 = kGgmlNvfp4;
 constexpr int64_t kFactorBlock = 256;
 
 /// Converts rows of blocks of a GGUF file.
@@ -55,7 +54,7 @@ class BlockConverter {
                         .group = block_weights_,
                         .scale_dtype = block_code_scales(type_),
                         .half_kind = kind.half_scales};
-    if (type_ == kNvfp4) return describe_nvfp4(storage);
+    if (type_ == kGgmlNvfp4) return describe_nvfp4(storage);
     const auto blocks = static_cast<size_t>(rows.size() * weight_.cols / block_weights_);
     const auto units = static_cast<size_t>(rows.size() * weight_.cols / kCodeUnit);
     storage.codes.resize(units * kCodeUnit * static_cast<size_t>(kind.bits) / 8);
@@ -92,7 +91,7 @@ class BlockConverter {
 
   void convert_block(const uint8_t* block, int64_t index, CodeStorage& storage) const {
     uint8_t* const codes = storage.codes.data() + index * block_weights_ * storage.bits / 8;
-    if (type_ == kNvfp4) return convert_nvfp4(block, index, codes, storage);
+    if (type_ == kGgmlNvfp4) return convert_nvfp4(block, index, codes, storage);
     std::byte* const scale = storage.scales.data() + index * 2;
     switch (type_) {
       case kQ4_0:
@@ -222,7 +221,7 @@ std::optional<CodeLayout> block_code_layout(uint32_t ggml_type) {
     case kIq4_NL:
     case kIq4_XS: return CodeLayout{.values = CodeValues::kIq4};
     case kMxfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1};
-    case kNvfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1, .half_scales = CodeHalfScales::kE4M3};
+    case kGgmlNvfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1, .half_scales = CodeHalfScales::kE4M3};
     case kQ5_0: return CodeLayout{.bits = 8, .integer_bits = 5};
     case kQ8_0: return CodeLayout{.bits = 8};
     case kQ5_1:
@@ -233,7 +232,7 @@ std::optional<CodeLayout> block_code_layout(uint32_t ggml_type) {
 }
 
 DType block_code_scales(uint32_t ggml_type) {
-  if (ggml_type == kNvfp4) return DType::kF32;
+  if (ggml_type == kGgmlNvfp4) return DType::kF32;
   return ggml_type == kMxfp4 ? DType::kBF16 : DType::kF16;
 }
 

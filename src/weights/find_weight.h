@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,16 +24,6 @@ struct RawTensor {
 /// Finds a tensor of the checkpoint by its name. A tensor that is not there is kNotFound.
 using TensorLookup = std::function<Result<RawTensor>(const std::string& name)>;
 
-/// Returns the names under which a quantized "P.weight" and what belongs to it may be stored: "P.weight_packed",
-/// "P.weight_scale", …, all but "P.weight" itself.
-[[nodiscard]] std::vector<std::string> companion_names(std::string_view weight_name);
-/// Returns those of companion_names() that hold codes. Scales alone are no weight.
-[[nodiscard]] std::vector<std::string> code_names(std::string_view weight_name);
-/// Returns those of companion_names() on which the weight's values depend: not the scales of inputs.
-[[nodiscard]] std::vector<std::string> value_names(std::string_view weight_name);
-/// Returns whether a tensor's name is one of companion_names(), and then the name of its weight.
-[[nodiscard]] std::optional<std::string> weight_of_companion(std::string_view name);
-
 /// Finds the quantized weight "P.weight" [rows, cols]; nothing when it is stored as plain floating point, or not at
 /// all. Errors: kData for tensors that are missing, or have other shapes or dtypes than the format wants, or values
 /// that no writer makes. They name the tensor, what was found and what was wanted.
@@ -40,9 +31,6 @@ using TensorLookup = std::function<Result<RawTensor>(const std::string& name)>;
                                                                      const WeightFormat& format,
                                                                      const std::string& weight_name, int64_t rows,
                                                                      int64_t cols);
-
-/// Returns the names of companion_names() whose values find_stored_format() reads.
-[[nodiscard]] std::vector<std::string> group_index_names(std::string_view weight_name);
 
 /// Finds the format of such a weight, on which all ranks agree without each other's weights. Of the tensors that
 /// `lookup` returns only those of group_index_names() need their values. Errors: those of find_stored_weight() about

@@ -27,22 +27,21 @@ struct CodeLayout {
   }
 };
 
-/// Returns the kind of a weight that tensor/code_matrix.h describes without loss, but for one
-/// rounding in f32 where NVFP4 has a factor; nothing for others. Those are floating point
-/// of more than 4 bits, groups of fewer than 32 columns other than those of NVFP4 and Q6_K, and groups of scattered
-/// columns.
+/// Returns the kind of a weight that tensor/code_matrix.h describes without loss, but for one rounding in f32 where
+/// NVFP4 has a factor; nothing for others. Others are floating point of more than 4 bits, groups of scattered columns,
+/// and groups of fewer than 32 columns that are not those of NVFP4 or Q6_K.
 [[nodiscard]] std::optional<CodeLayout> code_layout(const StoredWeight& weight);
 
 /// Returns whether such a weight in integers keeps zero points of its own in memory.
 [[nodiscard]] bool has_zero_points(const StoredWeight& weight);
 
-/// Returns the narrowest type that holds the scales of some rows of a weight of such a kind: that in which they are
-/// stored, or bf16 where all of them fit.
+/// Returns the narrowest type that holds the scales of some rows of a weight of such a kind. It is the one in which
+/// they are stored, or bf16 where all of them fit.
 [[nodiscard]] tensor::DType narrowest_code_scales(const StoredWeight& weight, tensor::TermRange rows);
 
 /// Converts some rows of a weight of such a kind, on at most `threads` threads; 0: one per processor. The values are
-/// those of decode_rows(), bit for bit, except that ggml's minimums are added in f32 either way, and that a scale is
-/// multiplied by the reciprocal of its divisor. Scales have the narrowest type, or `scale_dtype`, which holds them.
+/// those of decode_rows(), bit for bit, with two exceptions: ggml's minimums are added in f32 either way, and a scale
+/// is multiplied by the reciprocal of its divisor. Scales have the narrowest type, or `scale_dtype`, which holds them.
 [[nodiscard]] tensor::CodeStorage to_codes(const StoredWeight& weight, tensor::TermRange rows, int32_t threads,
                                            std::optional<tensor::DType> scale_dtype = {});
 

@@ -5,6 +5,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
+#include "cuda_backend/same_draws.h"
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
@@ -53,16 +54,8 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
   REQUIRE(drawn[0][0].size() == 7);
   REQUIRE(pages[1] == pages[0]);
   for (size_t setting = 1; setting < drawn.size(); ++setting) {
-    const test::DecodeRig::Drawn& other = drawn[setting];
     CAPTURE(family, enum_name(kv_dtype), setting);
-    for (size_t s = 0; s < other.size(); ++s) {
-      for (size_t i = 0; i < other[s].size(); ++i) {
-        CAPTURE(s, i);
-        REQUIRE(other[s][i].token == drawn[0][s][i].token);
-        REQUIRE(other[s][i].logprobs.logprob == drawn[0][s][i].logprobs.logprob);
-        REQUIRE(other[s][i].logprobs.top == drawn[0][s][i].logprobs.top);
-      }
-    }
+    test::require_same(drawn[setting], drawn[0]);
   }
 }
 
@@ -108,11 +101,8 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
     for (size_t s = 0; s < kSequences; ++s) {
       const auto& own = rig.drawn()[s];
       REQUIRE(own.size() > 10);
-      for (size_t i = 0; i < std::min(own.size(), without.drawn()[s].size()); ++i) {
-        REQUIRE(own[i].token == without.drawn()[s][i].token);
-        REQUIRE(own[i].logprobs.logprob == without.drawn()[s][i].logprobs.logprob);
-        REQUIRE(own[i].logprobs.top == without.drawn()[s][i].logprobs.top);
-      }
+      for (size_t i = 0; i < std::min(own.size(), without.drawn()[s].size()); ++i)
+        test::require_same(own[i], without.drawn()[s][i]);
     }
     pages.push_back(rig.pages());
   }

@@ -1,5 +1,5 @@
-// Models whose experts are stored in several formats, on the CUDA backend, which has one for all experts of a layer:
-// they load, and their logits have the bits of the same model in f32, on any number of ranks and stages.
+// Models whose experts are stored in several formats, on the CUDA backend, which has one for all experts of a layer.
+// Their logits have the bits of the same model in f32, on any number of ranks and stages.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -39,15 +39,9 @@ std::unique_ptr<tensor::Backend> make_backend(size_t ranks) {
 
 std::vector<float> logits_of(const test::TemporaryFolder& folder, const ModelConfig& config, size_t ranks,
                              int32_t stages) {
-  const auto checkpoint = Checkpoint::open(folder.path()).value();
   std::vector<std::unique_ptr<tensor::Backend>> backends;
-  std::vector<tensor::Backend*> own;
-  for (size_t i = 0; i < ranks; ++i) own.push_back(backends.emplace_back(make_backend(ranks)).get());
-  test::TestPipeline pipeline(*checkpoint, config, own, {.stage_count = stages});
-  pipeline.start({5}, 1);
-  test::Piece piece;
-  for (TokenId token = 0; token < 5; ++token) piece.tokens.push_back(token * 3 % config.vocab_size);
-  return pipeline.run({piece});
+  for (size_t i = 0; i < ranks; ++i) backends.push_back(make_backend(ranks));
+  return test::prompt_logits(folder.path(), config, backends, stages, 5);
 }
 
 /// Returns how a rank of two packs the experts of the last layer, [experts, parts].

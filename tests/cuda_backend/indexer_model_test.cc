@@ -7,6 +7,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
 #include "cuda_backend/families.h"
+#include "cuda_backend/same_draws.h"
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
@@ -20,9 +21,9 @@ namespace {
 constexpr int32_t kChosen = 13;
 constexpr size_t kMaxTokens = 36;
 
-model::ModelConfig config_of(const test::GoldenFamily& family) {
+model::ModelConfig config_of(const test::GoldenFamily& family, int32_t chosen_count = kChosen) {
   model::ModelConfig config = model::read_config(family.folder).value();
-  for (model::LayerConfig& layer : config.layers) layer.attention.latent->indexer->chosen_count = kChosen;
+  for (model::LayerConfig& layer : config.layers) layer.attention.latent->indexer->chosen_count = chosen_count;
   return config;
 }
 
@@ -65,15 +66,7 @@ TEST_CASE("stages and graphs change no bit of models with indexers") {
     REQUIRE(graphs_less == std::vector<std::string>{});
   }
   REQUIRE(drawn[0][0].size() >= 15);
-  for (const auto& other : drawn) {
-    for (size_t s = 0; s < other.size(); ++s) {
-      REQUIRE(other[s].size() == drawn[0][s].size());
-      for (size_t i = 0; i < other[s].size(); ++i) {
-        REQUIRE(other[s][i].token == drawn[0][s][i].token);
-        REQUIRE(other[s][i].logprobs.logprob == drawn[0][s][i].logprobs.logprob);
-      }
-    }
-  }
+  for (size_t setting = 1; setting < drawn.size(); ++setting) test::require_same(drawn[setting], drawn[0]);
 }
 
 TEST_CASE("stages and chunks change no bit of models with indexers") {
@@ -121,8 +114,16 @@ TEST_CASE("indexers that drop tokens give logits near on a GPU") {
   family.prompts.resize(1);
   family.prompts.front().greedy.resize(1);
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
-  test::TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 2});
-  const test::Agreement agreement = test::measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
+  const auto agreement_of = [&](const model::ModelConfig& tested) {
+    test::TestPipeline pipeline(*checkpoint, tested, *backend, {.stage_count = 2});
+    return test::measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
+  };
+  const test::Agreement agreement = agreement_of(config);
   CAPTURE(family.name, agreement.logits.max(), agreement.logprob_max, agreement.greedy_checked);
   test::require_near(agreement, family.tolerance);
+  // Logits of attention to all tokens are others.
+  const auto all_tokens = static_cast<int32_t>(family.prompts.front().sequence().size());
+  const test::Agreement dense = agreement_of(config_of(family, all_tokens));
+  CAPTURE(dense.logits.max(), dense.logits.rms(), dense.logprob_max);
+  REQUIRE(dense.logits.max() > family.tolerance.bf16_max);
 }

@@ -1,4 +1,4 @@
-// Weights whose parts have several kinds of codes on the CUDA backend, and experts in codes: their ops have the bits of
+// Weights whose parts have several kinds of codes on the CUDA backend, and experts in codes. Their ops have the bits of
 // those with the dequantized weights in bf16.
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
+#include "cuda_backend/same_draws.h"
 #include "cuda_backend/tested_gemm.h"
 
 using namespace millrace;
@@ -74,10 +75,5 @@ TEST_CASE("pages that move through the host change no token") {
     }
     drawn.push_back(rig.drawn());
   }
-  for (size_t s = 0; s < drawn[0].size(); ++s) {
-    for (size_t i = 0; i < drawn[0][s].size(); ++i) {
-      REQUIRE(drawn[1][s][i].token == drawn[0][s][i].token);
-      REQUIRE(drawn[1][s][i].logprobs.logprob == drawn[0][s][i].logprobs.logprob);
-    }
-  }
+  test::require_same(drawn[1], drawn[0]);
 }

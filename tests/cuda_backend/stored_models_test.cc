@@ -1,5 +1,5 @@
-// Whole models in the formats of quantized checkpoints and GGUF files, over the ops themselves, emulated or on a GPU:
-// their logits have the bits of the same values in f32, however stages, ranks, chunks, batches and graphs cut the work.
+// Whole models in the formats of quantized checkpoints and GGUF files, over the ops themselves, emulated or on a GPU.
+// Their logits have the bits of the same values in f32, however stages, ranks, chunks, batches and graphs cut the work.
 
 #include <algorithm>
 #include <array>
@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
+#include "cuda_backend/same_draws.h"
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/feeding.h"
 #include "model/families/read_config.h"
@@ -22,6 +23,7 @@
 using namespace millrace;
 using namespace millrace::model;
 using test::GgufTwins;
+using test::ModelKind;
 using test::StoredFormat;
 using test::Twins;
 
@@ -30,8 +32,6 @@ namespace {
 constexpr int64_t kGroup = 32;  // codes of which stay codes
 constexpr int32_t kVocab = 512;
 
-enum class Kind : uint8_t { kDense, kSparse, kLatent };
-
 /// A model and how it is read.
 struct Source {
   std::filesystem::path path;
@@ -39,29 +39,8 @@ struct Source {
 };
 
 /// Returns a model whose ranks' parts of sums are whole groups.
-ModelConfig test_config(Kind kind) {
-  const bool is_sparse = kind == Kind::kSparse;
-  ModelConfig config = test::plain_model({.architecture = is_sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM",
-                                          .vocab_size = kVocab,
-                                          .hidden_size = 128,
-                                          .intermediate_size = 256,
-                                          .layer_count = 2,
-                                          .head_count = 8,
-                                          .kv_head_count = 4,
-                                          .head_dim = 32,
-                                          .max_position = 512});
-  if (is_sparse) {
-    test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 64}, {false, true});
-  }
-  if (kind == Kind::kLatent) {
-    config.ropes[0].rotary_dim = 16;
-    config.ropes[0].interleaved = true;
-    test::for_layers(config, [](LayerConfig& layer) {
-      layer.attention.kv_head_count = 1;
-      layer.attention.latent = {.query_rank = 64, .latent_dim = 64, .nope_dim = 16, .rope_dim = 16};
-    });
-  }
-  return config;
+ModelConfig test_config(ModelKind kind) {
+  return test::small_model(kind, 2, kVocab);
 }
 
 /// Returns the bits of weights in a format in the memory of a GPU.
@@ -146,23 +125,15 @@ test::DecodeRig::Drawn draws_of(const Source& model, int stages, bool graphs) {
 void check_steps(const Source& stored, const Source& plain) {
   const test::DecodeRig::Drawn wanted = draws_of(plain, 1, false);
   for (const auto& [stages, graphs] : {std::pair{1, true}, std::pair{2, true}}) {
-    const test::DecodeRig::Drawn drawn = draws_of(stored, stages, graphs);
     CAPTURE(stages);
-    for (size_t s = 0; s < drawn.size(); ++s) {
-      REQUIRE(drawn[s].size() == wanted[s].size());
-      for (size_t i = 0; i < drawn[s].size(); ++i) {
-        REQUIRE(drawn[s][i].token == wanted[s][i].token);
-        REQUIRE(drawn[s][i].logprobs.logprob == wanted[s][i].logprobs.logprob);
-        REQUIRE(drawn[s][i].logprobs.top == wanted[s][i].logprobs.top);
-      }
-    }
+    test::require_same(draws_of(stored, stages, graphs), wanted);
   }
 }
 
-Source plain_source(const Twins& twins, Kind kind) {
+Source plain_source(const Twins& twins, ModelKind kind) {
   return {twins.plain.path(), test_config(kind)};
 }
-Source stored_source(const Twins& twins, Kind kind, const StoredFormat& format) {
+Source stored_source(const Twins& twins, ModelKind kind, const StoredFormat& format) {
   Source source{twins.stored.path(), test_config(kind)};
   source.config.weight_format = format.format;
   return source;
@@ -173,9 +144,10 @@ Source source_of(const std::filesystem::path& file) {
 
 /// Returns some of all pairs of a kind and a format.
 template <class Other>
-std::vector<std::pair<Kind, Other>> drawn_pairs(const std::vector<Kind>& kinds, const std::vector<Other>& others) {
-  std::vector<std::pair<Kind, Other>> pairs;
-  for (const Kind kind : kinds)
+std::vector<std::pair<ModelKind, Other>> drawn_pairs(const std::vector<ModelKind>& kinds,
+                                                     const std::vector<Other>& others) {
+  std::vector<std::pair<ModelKind, Other>> pairs;
+  for (const ModelKind kind : kinds)
     for (const Other& other : others) pairs.emplace_back(kind, other);
   return test::drawn_from(pairs);
 }
@@ -183,8 +155,8 @@ std::vector<std::pair<Kind, Other>> drawn_pairs(const std::vector<Kind>& kinds, 
 }  // namespace
 
 TEST_CASE("models in stored formats have the bits of their values") {
-  for (const auto& [kind, format] :
-       drawn_pairs<StoredFormat>({Kind::kDense, Kind::kSparse, Kind::kLatent}, test::stored_formats(kGroup))) {
+  for (const auto& [kind, format] : drawn_pairs<StoredFormat>(
+           {ModelKind::kDense, ModelKind::kSparse, ModelKind::kLatent}, test::stored_formats(kGroup))) {
     CAPTURE(static_cast<int>(kind), format.name);
     const Twins twins(test_config(kind), format, 7);
     const Source stored = stored_source(twins, kind, format);
@@ -195,9 +167,10 @@ TEST_CASE("models in stored formats have the bits of their values") {
 }
 
 TEST_CASE("GGUF models of several kinds have the bits of their values") {
-  for (const auto& [kind, mix] : drawn_pairs<test::GgufMix>({Kind::kDense, Kind::kSparse}, test::gguf_mixes())) {
+  for (const auto& [kind, mix] :
+       drawn_pairs<test::GgufMix>({ModelKind::kDense, ModelKind::kSparse}, test::gguf_mixes())) {
     CAPTURE(static_cast<int>(kind), mix.name);
-    const GgufTwins twins(mix, kind == Kind::kSparse, 5);
+    const GgufTwins twins(mix, kind == ModelKind::kSparse, 5);
     const Source stored = source_of(twins.stored());
     const std::string layer = "model.layers.1.self_attn.";
     const std::vector<std::string> attention = {layer + "q_proj.weight", layer + "k_proj.weight",
@@ -209,21 +182,22 @@ TEST_CASE("GGUF models of several kinds have the bits of their values") {
 
 TEST_CASE("graphs of models in codes draw what their values do") {
   for (const auto& [kind, format] :
-       drawn_pairs<StoredFormat>({Kind::kDense, Kind::kSparse}, test::stored_formats(kGroup))) {
+       drawn_pairs<StoredFormat>({ModelKind::kDense, ModelKind::kSparse}, test::stored_formats(kGroup))) {
     if (wanted_bits(format.name) == PackedBits::kCompute) continue;
     CAPTURE(static_cast<int>(kind), format.name);
     const Twins twins(test_config(kind), format, 11);
     check_steps(stored_source(twins, kind, format), plain_source(twins, kind));
   }
-  for (const auto& [kind, mix] : drawn_pairs<test::GgufMix>({Kind::kDense, Kind::kSparse}, test::gguf_mixes())) {
+  for (const auto& [kind, mix] :
+       drawn_pairs<test::GgufMix>({ModelKind::kDense, ModelKind::kSparse}, test::gguf_mixes())) {
     CAPTURE(static_cast<int>(kind), mix.name);
-    const GgufTwins twins(mix, kind == Kind::kSparse, 13);
+    const GgufTwins twins(mix, kind == ModelKind::kSparse, 13);
     check_steps(source_of(twins.stored()), source_of(twins.plain()));
   }
 }
 
 TEST_CASE("products in FP8 of whole models have equal bits") {
-  const Kind kind = GENERATE(Kind::kDense, Kind::kSparse);
+  const ModelKind kind = GENERATE(ModelKind::kDense, ModelKind::kSparse);
   const std::vector<StoredFormat> formats = test::stored_formats(kGroup);
   const StoredFormat& format = *std::ranges::find(formats, std::string_view("FP8 per row"), &StoredFormat::name);
   const Twins twins(test_config(kind), format, 17);

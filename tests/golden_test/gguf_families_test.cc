@@ -9,6 +9,7 @@
 #include "golden_test/feeding.h"
 #include "golden_test/gguf_conversion.h"
 #include "golden_test/golden_file.h"
+#include "model/adapt_config.h"
 #include "model/families/read_config.h"
 #include "model/quantize/output_error.h"
 #include "model/tensor_list.h"

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "support/temporary_folder.h"
+#include "tensor/dtype.h"
 
 namespace millrace::test {
 
@@ -41,6 +42,13 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(T));
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
+}
+
+/// Returns the bytes of values that are rounded to bf16.
+inline std::vector<std::byte> bf16_bytes_of(const std::vector<float>& values) {
+  std::vector<tensor::BFloat16> rounded;
+  for (const float value : values) rounded.push_back(tensor::BFloat16::from_float(value));
+  return bytes_of(rounded);
 }
 
 /// Returns a well-formed file of tensors of any dtypes.

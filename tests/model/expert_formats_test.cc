@@ -16,7 +16,6 @@ using namespace millrace;
 using namespace millrace::model;
 using test::MixedExperts;
 using test::StoredAs;
-using weights::CodeLayout;
 using weights::StoredFormat;
 
 namespace {
@@ -91,17 +90,10 @@ std::vector<MixedFormats> mixtures() {
 
 std::vector<float> logits_of(const std::filesystem::path& folder, const ModelConfig& config, size_t ranks,
                              int32_t stages) {
-  const auto checkpoint = Checkpoint::open(folder).value();
   std::vector<std::unique_ptr<tensor::Backend>> backends;
-  std::vector<tensor::Backend*> own;
   for (size_t i = 0; i < ranks; ++i)
-    own.push_back(
-        backends.emplace_back(cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16})).get());
-  test::TestPipeline pipeline(*checkpoint, config, own, {.stage_count = stages});
-  pipeline.start({16}, 1);
-  test::Piece piece;
-  for (TokenId token = 0; token < 16; ++token) piece.tokens.push_back(token * 3 % config.vocab_size);
-  return pipeline.run({piece});
+    backends.push_back(cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16}));
+  return test::prompt_logits(folder, config, backends, stages, 16);
 }
 
 /// A hub's copy of a checkpoint that has no bytes but headers and what is fetched.

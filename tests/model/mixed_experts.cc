@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "model/checkpoint.h"
 #include "model/plain_model.h"
 #include "model/random_model.h"
-#include "weights/stored_weight.h"
+#include "model/stored_twins.h"
 
 namespace millrace::test {
 namespace {
@@ -39,12 +38,6 @@ weights::WeightFormat weight_format() {
           .block_cols = 32};
 }
 
-std::vector<std::byte> in_bf16(const std::vector<float>& values) {
-  std::vector<tensor::BFloat16> narrow;
-  for (const float value : values) narrow.push_back(tensor::BFloat16::from_float(value));
-  return bytes_of(narrow);
-}
-
 }  // namespace
 
 MixedExperts::MixedExperts(const StorageOf& storage_of) {
@@ -65,16 +58,7 @@ MixedExperts::MixedExperts(const StorageOf& storage_of) {
   }
   stored.write("model.safetensors", raw_safetensors_text(file_));
   if (has_w8_) return;
-  const auto checkpoint = model::Checkpoint::open(stored.path()).value();
-  for (RawTensorToWrite& raw : in_f32) {
-    if (std::ranges::find(coded, raw.name) == coded.end()) continue;
-    const auto weight =
-        checkpoint->find_weight(raw.name, {raw.shape[0], raw.shape[1]}, weight_format()).value().value();
-    std::vector<float> values(static_cast<size_t>(raw.shape[0] * raw.shape[1]));
-    weights::decode_rows(weight, 0, raw.shape[0], values.data());
-    raw.bytes = bytes_of(values);
-  }
-  plain.write("model.safetensors", raw_safetensors_text(in_f32));
+  write_values(stored, weight_format(), coded, std::move(in_f32), plain);
 }
 
 model::ModelConfig MixedExperts::plain_config(model::Quantization quantization) const {
@@ -130,7 +114,7 @@ void MixedExperts::add(StoredAs storage, const TensorToWrite& tensor) {
     case StoredAs::kNvfp4: return add_nvfp4(prefix, rows, cols);
     case StoredAs::kW8:
       file_.push_back({tensor.name, "I8", {rows, cols}, random_bytes(rows * cols, 1, 127)});
-      file_.push_back({tensor.name + "_scale", "BF16", {rows, 1}, in_bf16(random_scales(rows))});
+      file_.push_back({tensor.name + "_scale", "BF16", {rows, 1}, bf16_bytes_of(random_scales(rows))});
       return;
     default: return add_integers(storage, prefix, rows, cols);
   }
@@ -183,7 +167,7 @@ void MixedExperts::add_integer_scales(StoredAs storage, const std::string& name,
   if (storage == StoredAs::kInt8) {
     for (float& scale : scales) scale /= 16;
   }
-  file_.push_back({name, "BF16", {rows, groups}, in_bf16(scales)});
+  file_.push_back({name, "BF16", {rows, groups}, bf16_bytes_of(scales)});
 }
 
 void MixedExperts::add_nvfp4(const std::string& prefix, int64_t rows, int64_t cols) {

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "cpu/cpu_backend.h"
+#include "model/adapt_config.h"
 #include "model/families/read_config.h"
 #include "model/plain_model.h"
 #include "model/random_model.h"

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "model/checkpoint.h"
+#include "model/plain_model.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "weights/stored_weight.h"
@@ -24,11 +25,8 @@ std::vector<RawTensorToWrite> write_transposed(Draw& draw, const std::string& p,
   const bool awq = order == Transposed::kAwq;
   const int64_t groups = cols / group;
   std::vector<RawTensorToWrite> parts;
-  if (awq) {
-    parts.push_back({p + ".qweight", "I32", {cols, rows / 8}, draw.bytes(cols * rows / 2)});
-  } else {
-    parts.push_back({p + ".qweight", "I32", {cols / 8, rows}, draw.bytes(cols * rows / 2)});
-  }
+  const std::vector<int64_t> words = awq ? std::vector{cols, rows / 8} : std::vector{cols / 8, rows};
+  parts.push_back({p + ".qweight", "I32", words, draw.bytes(cols * rows / 2)});
   const auto no_fifteen = [](uint8_t each) { return (each & 15) != 15 && each >> 4 != 15; };
   parts.push_back({p + ".qzeros", "I32", {groups, rows / 8}, draw.bytes(groups * rows / 2, no_fifteen)});
   parts.push_back({p + ".scales", "BF16", {groups, rows}, draw.bf16_scales(groups * rows, 0.01f)});
@@ -47,33 +45,16 @@ std::vector<RawTensorToWrite> write_awq_gemv(Draw& draw, const std::string& p, i
           {p + ".scales", "BF16", {rows, words * 8}, draw.bf16_scales(rows * words * 8, 0.01f)}};
 }
 
-void add_fp8(std::vector<StoredFormat>& all) {
-  all.push_back(
-      {"FP8 in blocks",
-       {.method = QuantMethod::kFp8, .block_rows = 8, .block_cols = 16},
-       [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
-         const int64_t blocks = (rows + 7) / 8 * ((cols + 15) / 16);
-         return std::vector<RawTensorToWrite>{
-             {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
-             {p + ".weight_scale_inv", "F32", {(rows + 7) / 8, (cols + 15) / 16}, bytes_of(draw.scales(blocks, 0.1f))}};
-       }});
-  all.push_back(
-      {"FP8 in wide blocks",
-       {.method = QuantMethod::kFp8, .block_rows = 8, .block_cols = 32},
-       [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
-         const int64_t blocks = (rows + 7) / 8 * ((cols + 31) / 32);
-         return std::vector<RawTensorToWrite>{
-             {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
-             {p + ".weight_scale_inv", "F32", {(rows + 7) / 8, (cols + 31) / 32}, bytes_of(draw.scales(blocks, 0.1f))}};
-       }});
-  all.push_back({"FP8 per row",
-                 {.method = QuantMethod::kCompressedTensors},
-                 [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
-                   return std::vector<RawTensorToWrite>{
-                       {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
-                       {p + ".weight_scale", "F32", {rows, 1}, bytes_of(draw.scales(rows, 0.1f))},
-                       {p + ".input_scale", "F32", {1}, bytes_of(draw.scales(1, 1))}};
-                 }});
+/// Returns FP8 with a scale per row, and a scale of inputs, which changes no weight.
+StoredFormat fp8_rows() {
+  return {"FP8 per row",
+          {.method = QuantMethod::kCompressedTensors},
+          [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+            return std::vector<RawTensorToWrite>{
+                {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
+                {p + ".weight_scale", "F32", {rows, 1}, bytes_of(draw.scales(rows, 0.1f))},
+                {p + ".input_scale", "F32", {1}, bytes_of(draw.scales(1, 1))}};
+          }};
 }
 
 void add_groups(std::vector<StoredFormat>& all, int64_t group) {
@@ -133,12 +114,69 @@ void add_fp4(std::vector<StoredFormat>& all) {
 
 }  // namespace
 
+model::ModelConfig small_model(ModelKind kind, int32_t scale, int32_t vocab_size) {
+  const bool is_sparse = kind == ModelKind::kSparse;
+  model::ModelConfig config = plain_model({.architecture = is_sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM",
+                                           .vocab_size = vocab_size,
+                                           .hidden_size = 64 * scale,
+                                           .intermediate_size = 128 * scale,
+                                           .layer_count = 2,
+                                           .head_count = 4 * scale,
+                                           .kv_head_count = 2 * scale,
+                                           .head_dim = 16 * scale,
+                                           .max_position = 512});
+  if (is_sparse) {
+    set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 32 * scale}, {false, true});
+  }
+  if (kind == ModelKind::kLatent) {
+    const int32_t half_head = 8 * scale;
+    config.ropes[0].rotary_dim = half_head;
+    config.ropes[0].interleaved = true;
+    for_layers(config, [&](model::LayerConfig& layer) {
+      layer.attention.kv_head_count = 1;
+      layer.attention.latent = {
+          .query_rank = 32 * scale, .latent_dim = 32 * scale, .nope_dim = half_head, .rope_dim = half_head};
+    });
+  }
+  return config;
+}
+
+StoredFormat fp8_blocks(const char* name, int32_t block_rows, int32_t block_cols) {
+  return {name,
+          {.method = QuantMethod::kFp8, .block_rows = block_rows, .block_cols = block_cols},
+          [=](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+            const int64_t row_blocks = (rows + block_rows - 1) / block_rows;
+            const int64_t col_blocks = (cols + block_cols - 1) / block_cols;
+            return std::vector<RawTensorToWrite>{
+                {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
+                {p + ".weight_scale_inv",
+                 "F32",
+                 {row_blocks, col_blocks},
+                 bytes_of(draw.scales(row_blocks * col_blocks, 0.1f))}};
+          }};
+}
+
 std::vector<StoredFormat> stored_formats(int64_t group) {
-  std::vector<StoredFormat> all;
-  add_fp8(all);
+  std::vector<StoredFormat> all{fp8_blocks("FP8 in blocks", 8, 16), fp8_blocks("FP8 in wide blocks", 8, 32),
+                                fp8_rows()};
   add_groups(all, group);
   add_fp4(all);
   return all;
+}
+
+void write_values(const TemporaryFolder& stored, const weights::WeightFormat& format,
+                  const std::vector<std::string>& coded, std::vector<RawTensorToWrite> tensors,
+                  const TemporaryFolder& plain) {
+  const auto checkpoint = model::Checkpoint::open(stored.path()).value();
+  for (RawTensorToWrite& tensor : tensors) {
+    if (std::ranges::find(coded, tensor.name) == coded.end()) continue;
+    const auto weight =
+        checkpoint->find_weight(tensor.name, {tensor.shape[0], tensor.shape[1]}, format).value().value();
+    std::vector<float> values(static_cast<size_t>(weight.rows * weight.cols));
+    weights::decode_rows(weight, 0, weight.rows, values.data());
+    tensor.bytes = bytes_of(values);
+  }
+  plain.write("model.safetensors", raw_safetensors_text(tensors));
 }
 
 Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint32_t seed, bool has_coded_embedding) {
@@ -153,8 +191,7 @@ Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint3
     const bool is_router = spec->layer >= 0 && spec->shape.rank() == 2;
     const bool is_table = spec->name == config.names.embedding || spec->name == config.names.position_embedding ||
                           spec->name == config.names.type_embedding;
-    const bool is_embedding = has_coded_embedding && is_table;
-    if (spec->projection || is_router || is_embedding) {
+    if (spec->projection || is_router || (is_table && has_coded_embedding)) {
       const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.'));
       for (RawTensorToWrite& part : format.write(draw, prefix, tensor.shape[0], tensor.shape[1]))
         in_format.push_back(std::move(part));
@@ -165,15 +202,7 @@ Twins::Twins(const model::ModelConfig& config, const StoredFormat& format, uint3
     in_f32.push_back(std::move(raw));
   }
   stored.write("model.safetensors", raw_safetensors_text(in_format));
-  const auto checkpoint = model::Checkpoint::open(stored.path()).value();
-  for (RawTensorToWrite& raw : in_f32) {
-    if (std::ranges::find(quantized, raw.name) == quantized.end()) continue;
-    const auto weight = checkpoint->find_weight(raw.name, {raw.shape[0], raw.shape[1]}, format.format).value().value();
-    std::vector<float> values(static_cast<size_t>(raw.shape[0] * raw.shape[1]));
-    weights::decode_rows(weight, 0, raw.shape[0], values.data());
-    raw.bytes = bytes_of(values);
-  }
-  plain.write("model.safetensors", raw_safetensors_text(in_f32));
+  write_values(stored, format.format, quantized, std::move(in_f32), plain);
 }
 
 }  // namespace millrace::test

@@ -32,11 +32,7 @@ class Draw {
     for (int64_t i = 0; i < count; ++i) drawn.push_back(any(engine_));
     return drawn;
   }
-  std::vector<std::byte> bf16_scales(int64_t count, float largest) {
-    std::vector<tensor::BFloat16> rounded;
-    for (const float each : scales(count, largest)) rounded.push_back(tensor::BFloat16::from_float(each));
-    return bytes_of(rounded);
-  }
+  std::vector<std::byte> bf16_scales(int64_t count, float largest) { return bf16_bytes_of(scales(count, largest)); }
   std::mt19937& engine() { return engine_; }
 
  private:
@@ -47,14 +43,29 @@ class Draw {
 using WriteWeight =
     std::function<std::vector<RawTensorToWrite>(Draw&, const std::string& prefix, int64_t rows, int64_t cols)>;
 
+/// The kind of a small model.
+enum class ModelKind : uint8_t { kDense, kSparse, kLatent };
+
+/// Returns a model of two layers, one of which is sparse if any is. All sizes but the vocabulary are those of hidden 64
+/// and heads of 16 times `scale`.
+[[nodiscard]] model::ModelConfig small_model(ModelKind kind, int32_t scale, int32_t vocab_size);
+
 struct StoredFormat {
   const char* name;
   weights::WeightFormat format;
   WriteWeight write;
 };
 
+/// Returns FP8 with a scale per block.
+[[nodiscard]] StoredFormat fp8_blocks(const char* name, int32_t block_rows, int32_t block_cols);
 /// Returns the formats. Those with groups have `group` columns in each where theirs is not fixed.
 [[nodiscard]] std::vector<StoredFormat> stored_formats(int64_t group);
+
+/// Writes the checkpoint of `tensors` into `plain`, where those that are `coded` in the folder `stored` have the values
+/// of their codes in f32.
+void write_values(const TemporaryFolder& stored, const weights::WeightFormat& format,
+                  const std::vector<std::string>& coded, std::vector<RawTensorToWrite> tensors,
+                  const TemporaryFolder& plain);
 
 /// A random model in one format, and the same values as plain f32.
 struct Twins {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/text_file.h"
+#include "model/adapt_config.h"
 #include "model/checkpoint_files.h"
 #include "model/config.h"
 #include "model/tensor_list.h"
@@ -177,6 +178,34 @@ TEST_CASE("Files of quantizers describe weights beside config.json") {
     folder.write("config.json", head + config.substr(config.find('{') + 1));
     CHECK(read_config(folder.path()).value().weight_format.method == QuantMethod::kMxfp4);
   }
+}
+
+TEST_CASE("Files of quantizers describe weights that are not there yet") {
+  const test::TemporaryFolder folder;
+  folder.write("config.json", read_text_file(test::source_dir() / "tests/golden/llama-untied/config.json").value());
+  folder.write("quant_config.json", R"({"w_bit": 4, "q_group_size": 64, "version": "GEMM"})");
+  const auto settled = [&folder]() -> Result<weights::QuantMethod> {
+    auto config = read_config(folder.path());
+    REQUIRE(config.has_value());
+    RETURN_IF_ERROR(settle_weight_format(folder.path(), *config));
+    CHECK_FALSE(config->format_file);
+    return config->weight_format.method;
+  };
+  {
+    const test::CapturedLog log;
+    CHECK(settled().value() == weights::QuantMethod::kAwq);
+    CHECK(log.count("quant_config.json: is taken to describe the weights") == 1);
+  }
+  const test::CapturedLog log;
+  folder.write("model.safetensors", test::safetensors_text({{"a.weight", {1}, {1}}}));
+  CHECK(settled().value() == weights::QuantMethod::kNone);
+  folder.write("model.safetensors", test::safetensors_text({{"a.qweight", {1}, {1}}}));
+  CHECK(settled().value() == weights::QuantMethod::kAwq);
+  folder.write("model.safetensors", "short");
+  CHECK_THAT(settled().error().message, test::Mentions("model.safetensors"));
+  std::filesystem::remove(folder.path() / "model.safetensors");
+  folder.write("quant_config.json", R"({"quant_method": "bitsandbytes"})");
+  CHECK_THAT(settled().error().message, test::Mentions("quant_config.json", "bitsandbytes"));
 }
 
 }  // namespace

@@ -194,4 +194,17 @@ std::vector<float> TestPipeline::run(const std::vector<Piece>& pieces) {
   return all;
 }
 
+std::vector<float> prompt_logits(const std::filesystem::path& folder, const model::ModelConfig& config,
+                                 const std::vector<std::unique_ptr<tensor::Backend>>& ranks, int32_t stage_count,
+                                 int32_t token_count) {
+  const auto checkpoint = model::Checkpoint::open(folder).value();
+  std::vector<tensor::Backend*> backends;
+  for (const auto& rank : ranks) backends.push_back(rank.get());
+  TestPipeline pipeline(*checkpoint, config, backends, {.stage_count = stage_count});
+  pipeline.start({token_count}, 1);
+  Piece piece;
+  for (TokenId token = 0; token < token_count; ++token) piece.tokens.push_back(token * 3 % config.vocab_size);
+  return pipeline.run({piece});
+}
+
 }  // namespace millrace::test

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -82,5 +83,11 @@ class TestPipeline {
   std::vector<std::vector<PageId>> pages_;  // per sequence
   uint64_t step_ = 0;                       // runs so far, also those without rows
 };
+
+/// Returns the logits f32 [tokens, vocab] of one prompt, which a folder's model computes on one rank per backend.
+/// Throws what TestPipeline throws.
+[[nodiscard]] std::vector<float> prompt_logits(const std::filesystem::path& folder, const model::ModelConfig& config,
+                                               const std::vector<std::unique_ptr<tensor::Backend>>& ranks,
+                                               int32_t stage_count, int32_t token_count);
 
 }  // namespace millrace::test

@@ -12,6 +12,7 @@
 
 using namespace millrace;
 using namespace millrace::model;
+using test::ModelKind;
 using test::StoredFormat;
 using test::TestPipeline;
 using test::Twins;
@@ -20,49 +21,19 @@ namespace {
 
 constexpr int64_t kGroup = 16;  // codes of which are decoded
 
-enum class Kind : uint8_t { kDense, kSparse, kLatent };
-
-ModelConfig test_config(Kind kind) {
-  const bool sparse = kind == Kind::kSparse;
-  ModelConfig config = test::plain_model({.architecture = sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM",
-                                          .vocab_size = 64,
-                                          .hidden_size = 64,
-                                          .intermediate_size = 128,
-                                          .layer_count = 2,
-                                          .head_count = 4,
-                                          .kv_head_count = 2,
-                                          .head_dim = 16,
-                                          .max_position = 128});
-  if (sparse) {
-    test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 32}, {false, true});
-  }
-  if (kind == Kind::kLatent) {
-    config.ropes[0].rotary_dim = 8;
-    config.ropes[0].interleaved = true;
-    test::for_layers(config, [](LayerConfig& layer) {
-      layer.attention.kv_head_count = 1;
-      layer.attention.latent = {.query_rank = 32, .latent_dim = 32, .nope_dim = 8, .rope_dim = 8};
-    });
-  }
-  return config;
+ModelConfig test_config(ModelKind kind) {
+  return test::small_model(kind, 1, 64);
 }
 
 std::vector<float> logits_of(const std::filesystem::path& folder, const ModelConfig& config, tensor::DType dtype,
                              size_t rank_count) {
-  const auto checkpoint = Checkpoint::open(folder).value();
-  std::vector<std::unique_ptr<tensor::Backend>> backends;
-  std::vector<tensor::Backend*> ranks;
-  for (size_t i = 0; i < rank_count; ++i)
-    ranks.push_back(backends.emplace_back(cpu::make_backend({.threads = 1, .compute_dtype = dtype})).get());
-  TestPipeline pipeline(*checkpoint, config, ranks, {.stage_count = 2});
-  pipeline.start({20}, 1);
-  test::Piece piece;
-  for (TokenId token = 0; token < 20; ++token) piece.tokens.push_back(token * 3 % config.vocab_size);
-  return pipeline.run({piece});
+  std::vector<std::unique_ptr<tensor::Backend>> ranks;
+  for (size_t i = 0; i < rank_count; ++i) ranks.push_back(cpu::make_backend({.threads = 1, .compute_dtype = dtype}));
+  return test::prompt_logits(folder, config, ranks, 2, 20);
 }
 
 TEST_CASE("A model in any format equals the same values in f32") {
-  for (const Kind kind : {Kind::kDense, Kind::kSparse, Kind::kLatent}) {
+  for (const ModelKind kind : {ModelKind::kDense, ModelKind::kSparse, ModelKind::kLatent}) {
     for (const StoredFormat& format : test::stored_formats(kGroup)) {
       CAPTURE(format.name, static_cast<int>(kind));
       const ModelConfig plain = test_config(kind);
@@ -98,7 +69,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
 TEST_CASE("An embedding in any format equals the same values in f32") {
   for (const StoredFormat& format : test::stored_formats(kGroup)) {
     CAPTURE(format.name);
-    const ModelConfig plain = test_config(Kind::kDense);
+    const ModelConfig plain = test_config(ModelKind::kDense);
     ModelConfig stored = plain;
     stored.weight_format = format.format;
     const Twins twins(plain, format, 17, true);
@@ -148,7 +119,7 @@ TEST_CASE("A head in FP8 that ranks divide unevenly has equal bits") {
     for (const int32_t vocab_size : {67, 5}) {  // 5: the last of four ranks has no row
       CAPTURE(name, vocab_size);
       const StoredFormat& format = *std::ranges::find(all, name, &StoredFormat::name);
-      ModelConfig config = test_config(Kind::kDense);
+      ModelConfig config = test_config(ModelKind::kDense);
       config.vocab_size = vocab_size;
       const Twins twins(config, format, 13);
       config.weight_format = format.format;
@@ -206,7 +177,7 @@ TEST_CASE("Weights keep the bits in which a checkpoint stores them") {
 }
 
 TEST_CASE("Integers of Quark beside FP8 count 8 bits") {
-  ModelConfig config = test_config(Kind::kDense);
+  ModelConfig config = test_config(ModelKind::kDense);
   config.weight_format = {.method = weights::QuantMethod::kQuark, .bits = 4, .group_size = 32};
   const auto bits = [&config] {
     const auto specs = stage_tensors(config, {.layers = {0, config.layer_count()}});
@@ -220,7 +191,7 @@ TEST_CASE("Integers of Quark beside FP8 count 8 bits") {
 
 TEST_CASE("A quantized tensor that no config announces is refused") {
   const StoredFormat format = test::stored_formats(kGroup)[3];
-  const ModelConfig config = test_config(Kind::kDense);
+  const ModelConfig config = test_config(ModelKind::kDense);
   const Twins twins(config, format, 3);
   const auto checkpoint = Checkpoint::open(twins.stored.path()).value();
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});

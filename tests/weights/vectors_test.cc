@@ -5,6 +5,7 @@
 
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
+#include "weights/companions.h"
 #include "weights/vectors.h"
 #include "weights/weight_codes.h"
 
@@ -376,6 +377,10 @@ TEST_CASE("Companions of a weight lead back to it") {
   for (const std::string& name : companion_names("model.layers.0.mlp.up_proj.weight"))
     CHECK(weight_of_companion(name) == "model.layers.0.mlp.up_proj.weight");
   CHECK_FALSE(weight_of_companion("model.norm.weight"));
+  for (const char* name : {"a.qweight", "a.weight_packed", "a.weight_scale", "a.weight_scale_inv", "a.scales"})
+    CHECK(names_codes(name));
+  for (const char* name : {"a.weight", "a.input_scale", "a.activation_scale", "a.g_idx", "a.weight_shape", "a.bias"})
+    CHECK_FALSE(names_codes(name));
   CHECK(companion_names("a.bias").empty());
 }
 

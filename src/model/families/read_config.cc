@@ -121,33 +121,29 @@ bool describes_weights(JsonObject object) {
   return std::ranges::any_of(kMembers, [object](const char* name) { return !object[name].is_missing(); });
 }
 
-/// Reads the first of these files that describes weights. What is wrong with it matters only to a checkpoint in codes.
-void read_quantization_file(const std::filesystem::path& folder, ModelConfig& config) {
+/// Reads such a file; nothing where there is none, or it does not describe weights.
+Result<std::optional<weights::WeightFormat>> read_format_file(const std::filesystem::path& path,
+                                                              std::string_view usual_method) {
+  const Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text && text.error().code == ErrorCode::kNotFound) return std::nullopt;
+  if (!text) return text.error();
+  JsonDocument document;
+  const Result<JsonObject> object = parse_config_object(document, path.string(), *text);
+  if (!object) return object.error();
+  if (!describes_weights(*object)) return std::nullopt;
+  auto format = weights::parse_weight_format(*object, usual_method);
+  if (!format) return make_error(format.error().code, "{}: {}", path.string(), format.error().message);
+  return std::move(*format);
+}
+
+/// Takes the weight format of the first such file. What is wrong with it matters only to a checkpoint in codes.
+void find_format_file(const std::filesystem::path& folder, ModelConfig& config) {
   for (const QuantizationFile& file : kQuantizationFiles) {
     const std::filesystem::path path = folder / file.name;
-    const Result<std::string> text = read_file(path, kMaxConfigBytes);
-    if (!text && text.error().code == ErrorCode::kNotFound) continue;
-    config.format_file = {.path = path.string(), .fault = {}};
-    std::string& fault = config.format_file->fault;
-    if (!text) {
-      fault = text.error().message;
-      return;
-    }
-    JsonDocument document;
-    const Result<JsonObject> object = parse_config_object(document, path.string(), *text);
-    if (!object) {
-      fault = object.error().message;
-      return;
-    }
-    if (!describes_weights(*object)) {
-      config.format_file.reset();
-      continue;
-    }
-    auto format = weights::parse_weight_format(*object, file.usual_method);
-    if (format)
-      config.weight_format = std::move(*format);
-    else
-      fault = fmt::format("{}: {}", path.string(), format.error().message);
+    auto format = read_format_file(path, file.usual_method);
+    if (format && !*format) continue;
+    config.format_file = {.path = path.string(), .fault = format ? std::string() : format.error().message};
+    if (format) config.weight_format = std::move(**format);
     return;
   }
 }
@@ -182,7 +178,7 @@ Result<ModelConfig> read_config(const std::filesystem::path& folder) {
   Result<ModelConfig> config = parse_config(*text, path.string());
   const bool is_described = !config || config->quantization != Quantization::kNone ||
                             config->weight_format.method != weights::QuantMethod::kNone;
-  if (!is_described) read_quantization_file(folder, *config);
+  if (!is_described) find_format_file(folder, *config);
   return config;
 }
 

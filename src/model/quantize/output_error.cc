@@ -6,6 +6,7 @@
 #include <future>
 #include <numeric>
 
+#include "model/adapt_config.h"
 #include "model/checkpoint.h"
 #include "model/families/read_config.h"
 #include "model/stage_borders.h"

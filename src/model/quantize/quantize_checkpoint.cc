@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/adapt_config.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/families/read_config.h"

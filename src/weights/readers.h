@@ -1,0 +1,32 @@
+#pragma once
+
+#include "weights/weight_tensors.h"
+
+/// Readers of quantized weights, by the form of their codes. Each fills WeightTensors::weight from the tensor of codes
+/// and those beside it. Errors: those of find_stored_weight().
+namespace millrace::weights {
+
+/// Reads FP8 of any library: a scale per tensor, per row, or per block.
+[[nodiscard]] Result<void> read_fp8(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads MXFP4 and NVFP4 of compressed-tensors, ModelOpt and Quark: two codes per byte.
+[[nodiscard]] Result<void> read_fp4(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads "pack-quantized" of compressed-tensors: words along the columns.
+[[nodiscard]] Result<void> read_packed(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads GPTQ, also as AutoRound writes it: words down the columns.
+[[nodiscard]] Result<void> read_gptq(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads AWQ of both versions.
+[[nodiscard]] Result<void> read_awq(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads integers of Quark, which are packed as those of AWQ.
+[[nodiscard]] Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes);
+
+/// Codes of 4 bits in words of 8 rows, [cols, rows / 8].
+struct RowWords {
+  CodeOrder codes = CodeOrder::kNibblesAwq;
+  ZeroArray::Order zeros = ZeroArray::Order::kNibblesAwq;
+  uint8_t sign_bit = 0;  ///< of codes and zero points
+  std::string_view scale_suffix;
+  std::string_view zero_suffix;
+};
+[[nodiscard]] Result<void> read_row_words(WeightTensors& tensors, const NamedTensor& codes, const RowWords& words);
+
+}  // namespace millrace::weights
