@@ -9,9 +9,7 @@
 namespace millrace::weights {
 namespace {
 
-using tensor::BFloat16;
 using tensor::CodeHalfScales;
-using tensor::CodeOffsets;
 using tensor::CodeStorage;
 using tensor::CodeValues;
 using tensor::DType;
@@ -50,7 +48,7 @@ class BlockConverter {
                         .bits = kind.bits,
                         .integer_bits = kind.integer_bits,
                         .values = kind.values,
-                        .offsets = kind.has_minimums ? CodeOffsets::kMinimums : CodeOffsets::kNone,
+                        .offsets = kind.has_minimums ? tensor::CodeOffsets::kMinimums : tensor::CodeOffsets::kNone,
                         .group = block_weights_,
                         .scale_dtype = block_code_scales(type_),
                         .half_kind = kind.half_scales};
@@ -101,7 +99,8 @@ class BlockConverter {
         std::memcpy(storage.minimums.data() + index * 2, block + 2, 2);
         return pack_halves(block + 4, codes);
       case kMxfp4: {
-        const BFloat16 value = BFloat16::from_float(detail::power_of_two(static_cast<int>(block[0]) - 128));
+        const tensor::BFloat16 value =
+            tensor::BFloat16::from_float(detail::power_of_two(static_cast<int>(block[0]) - 128));
         std::memcpy(scale, &value.bits, 2);
         return pack_halves(block + 1, codes);
       }

@@ -14,11 +14,9 @@ namespace {
 
 using tensor::BFloat16;
 using tensor::CodeHalfScales;
-using tensor::CodeOffsets;
 using tensor::CodeStorage;
 using tensor::CodeValues;
 using tensor::DType;
-using tensor::kCodeHalf;
 using tensor::kCodeUnit;
 using tensor::TermRange;
 
@@ -43,7 +41,7 @@ bool has_plain_groups(const StoredWeight& weight) {
 /// Returns whether a weight has the groups of NVFP4: E4M3 scales of 16 columns, and a scale of all.
 bool is_nvfp4(const StoredWeight& weight) {
   return weight.codes.kind == CodeKind::kE2M1 && weight.scales.kind == ScaleKind::kE4M3 && weight.group_rows == 1 &&
-         weight.group_cols == kCodeHalf && weight.group_index.empty();
+         weight.group_cols == tensor::kCodeHalf && weight.group_index.empty();
 }
 
 /// Returns whether the zero point of all codes is the one of codes in memory, or becomes it when they are shifted.
@@ -97,7 +95,7 @@ class CodeConverter {
                         .bits = bits_,
                         .integer_bits = integer_bits_of(weight_),
                         .values = is_e2m1 ? CodeValues::kTwiceE2M1 : CodeValues::kInteger,
-                        .offsets = has_zeros_ ? CodeOffsets::kZeroPoints : CodeOffsets::kNone,
+                        .offsets = has_zeros_ ? tensor::CodeOffsets::kZeroPoints : tensor::CodeOffsets::kNone,
                         .group = weight_.group_cols > 0 && !is_nvfp4_ ? weight_.group_cols : whole,
                         .scale_dtype = scale_dtype,
                         .half_kind = is_nvfp4_ ? CodeHalfScales::kE4M3 : CodeHalfScales::kNone};

@@ -28,8 +28,8 @@ struct NamedTensor : RawTensor {
   }
 };
 
-/// The tensors that store one weight, and the description that their readers fill. Plain functions of readers.h read
-/// each library's. What the constructor takes outlives it.
+/// The tensors that store one weight, and its description, which the functions of readers.h fill. Lives while one
+/// weight is found; what the constructor takes outlives it.
 class WeightTensors {
  public:
   /// `has_values` is false where the lookup returns the values of group indices alone.

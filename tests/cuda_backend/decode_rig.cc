@@ -30,10 +30,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
     : options_(options), backends_(std::move(backends)), drawn_(options.sequence_count) {
   const auto folder = options.folder.empty() ? golden_folder(options.family) : options.folder;
   checkpoint_ = model::Checkpoint::open(folder).value();
-  model::ModelConfig config = options.config ? *options.config : model::read_config(folder).value();
-  for (model::LayerConfig& layer : config.layers) {
-    if (options.chosen_tokens > 0) layer.attention.latent->indexer->chosen_count = options.chosen_tokens;
-  }
+  const model::ModelConfig config = options.config ? *options.config : model::read_config(folder).value();
   const auto stage_count = static_cast<int32_t>(backends_.size());
   const auto spans = model::stage_spans(
       model::move_borders(config, model::divide_layers(config.layer_count(), stage_count).value()).value());

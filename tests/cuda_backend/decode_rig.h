@@ -30,8 +30,7 @@ class DecodeRig {
     size_t first_prompt = 11;   ///< tokens
     size_t prompt_growth = 23;  ///< tokens by which each prompt exceeds the previous one
     int32_t max_batch_tokens = 2048;
-    int32_t draft_rows = 0;     ///< rows for drafts, beyond those of the sequences
-    int32_t chosen_tokens = 0;  ///< above 0: what indexers choose
+    int32_t draft_rows = 0;  ///< rows for drafts, beyond those of the sequences
   };
   /// All sampled results, [sequences, steps].
   using Drawn = std::vector<std::vector<tensor::SampleResult>>;

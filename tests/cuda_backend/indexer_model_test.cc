@@ -40,6 +40,7 @@ test::Sequences short_sequences(const test::GoldenFamily& family, size_t count) 
 
 TEST_CASE("stages and graphs change no bit of models with indexers") {
   constexpr size_t kSequences = 3;
+  const test::GoldenFamily family = test::read_golden_family("deepseek-v32-sparse");
   std::vector<test::DecodeRig::Drawn> drawn;
   for (const auto& [stages, graphs] : {std::pair{1, false}, std::pair{1, true}, std::pair{2, true}}) {
     std::vector<std::unique_ptr<tensor::Backend>> backends;
@@ -47,12 +48,12 @@ TEST_CASE("stages and graphs change no bit of models with indexers") {
     const auto warn = [&](const std::string& what) { graphs_less.push_back(what); };
     for (int s = 0; s < stages; ++s)
       backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .graphs = graphs, .warn = warn}));
-    test::DecodeRig rig(std::move(backends), {.family = "deepseek-v32-sparse",
+    test::DecodeRig rig(std::move(backends), {.folder = family.folder,
+                                              .config = config_of(family, 10),
                                               .sequence_count = kSequences,
                                               .first_prompt = 5,
                                               .prompt_growth = 8,
-                                              .draft_rows = 18,
-                                              .chosen_tokens = 10});
+                                              .draft_rows = 18});
     rig.prefill();
     // The first sequence alone sees all its tokens at first, and chooses later.
     const std::vector<std::vector<TokenId>> drafts = {{1, 2, 3}, {4}, {}};

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "weights/element_codes.h"
@@ -371,6 +372,38 @@ TEST_CASE("Damaged parts of a weight are named") {
   vectors.tensors = whole;
   vectors.tensors["a.qweight"].dtype = "F32";
   error("a.qweight");
+}
+
+TEST_CASE("Tensors of other types and shapes are refused by name") {
+  struct Parts {
+    const char* vectors;
+    std::vector<std::string> names;
+  };
+  for (const auto& [file, names] : {Parts{"awq_gemm_w4_g16", {"a.qweight", "a.qzeros", "a.scales"}},
+                                    Parts{"awq_gemv_w4_g32", {"a.qweight", "a.qzeros", "a.scales"}},
+                                    Parts{"quark_int4_g32", {"a.weight", "a.weight_zero_point", "a.weight_scale"}},
+                                    Parts{"ct_w4a16_asym_g32", {"a.weight_packed", "a.weight_zero_point"}},
+                                    Parts{"nvfp4_modelopt", {"a.weight", "a.weight_scale", "a.weight_scale_2"}},
+                                    Parts{"fp8_block", {"a.weight", "a.weight_scale_inv"}}}) {
+    const Vectors whole(file);
+    const element expected = whole.file["expected"]["a.weight"];
+    const int64_t rows = expected["shape"].at(0).get_int64();
+    const int64_t cols = expected["shape"].at(1).get_int64();
+    for (const std::string& name : names) {
+      CAPTURE(file, name);
+      const auto message = [&](const std::function<void(Vectors::Entry&)>& change) {
+        Vectors damaged(file);
+        change(damaged.tensors.at(name));
+        const auto stored = find_stored_weight(damaged.lookup(), damaged.format(), "a.weight", rows, cols);
+        return stored.has_error() ? stored.error().message : std::string("none");
+      };
+      CHECK(message([](Vectors::Entry&) {}) == "none");
+      CHECK(message([](Vectors::Entry& tensor) { tensor.shape.push_back(2); }).find(name + "' is") !=
+            std::string::npos);
+      if (whole.tensors.at(name).dtype == "I32" && name != "a.weight")
+        CHECK(message([](Vectors::Entry& tensor) { tensor.dtype = "F32"; }).find("wanted I32") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("Companions of a weight lead back to it") {
