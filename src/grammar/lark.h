@@ -11,9 +11,9 @@ namespace millrace::grammar {
 /// rule `start`. The texts are those that some choice of tokens gives, also where a lexer of Lark would choose others.
 ///
 /// Takes rules and terminals with priorities and aliases, literals, regular expressions, ranges, groups and `[…]`. The
-/// quantifiers are `?`, `*`, `+`, `~n` and `~n..m`; the directives are `%ignore`, and `%import` of terminals of `common`.
-/// Fails with kInvalidArgument and the position for bad syntax, templates, other imports, and assertions in regular
-/// expressions. Fails also for rules within terminals, and for names that are missing or defined twice.
+/// quantifiers are `?`, `*`, `+`, `~n` and `~n..m`; the directives are `%ignore`, and `%import` of terminals of
+/// `common`. Fails with kInvalidArgument and the position for bad syntax, templates, other imports, and assertions in
+/// regular expressions. Fails also for rules within terminals, and for names that are missing or defined twice.
 [[nodiscard]] Result<ExpressionPtr> parse_lark(std::string_view text, Definition& definition);
 
 }  // namespace millrace::grammar
