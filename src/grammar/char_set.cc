@@ -108,6 +108,16 @@ CharSet CharSet::without(const CharSet& other) const {
   return excluded.complement();
 }
 
+CharSet CharSet::with_both_cases() const {
+  CharSet both = *this;
+  for (char32_t lower = U'a'; lower <= U'z'; ++lower) {
+    const char32_t upper = lower - U'a' + U'A';
+    if (contains(lower)) both.add(upper, upper);
+    if (contains(upper)) both.add(lower, lower);
+  }
+  return both;
+}
+
 bool CharSet::contains(char32_t c) const {
   return std::ranges::any_of(ranges_, [c](const Range& range) { return range.low <= c && c <= range.high; });
 }

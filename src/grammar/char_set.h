@@ -23,6 +23,8 @@ class CharSet {
   void add(const CharSet& other);
   [[nodiscard]] CharSet complement() const;
   [[nodiscard]] CharSet without(const CharSet& other) const;
+  /// Returns the members, with the other case of each ASCII letter.
+  [[nodiscard]] CharSet with_both_cases() const;
   [[nodiscard]] bool contains(char32_t c) const;
   [[nodiscard]] bool empty() const { return ranges_.empty(); }
   /// Returns the ranges in ascending order. No two touch.

@@ -4,9 +4,9 @@
 
 namespace millrace::grammar {
 
-ExpressionPtr literal(std::string text) {
+ExpressionPtr literal(std::string_view text) {
   Expression expression{.kind = Expression::Kind::kLiteral};
-  expression.text = std::move(text);
+  expression.text = text;
   return std::make_shared<const Expression>(std::move(expression));
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -53,7 +54,7 @@ struct Expression {
   Assertion assertion = Assertion::kBegin;
 };
 
-[[nodiscard]] ExpressionPtr literal(std::string text);
+[[nodiscard]] ExpressionPtr literal(std::string_view text);
 [[nodiscard]] ExpressionPtr one_of(CharSet chars);
 [[nodiscard]] ExpressionPtr sequence(std::vector<ExpressionPtr> parts);
 [[nodiscard]] ExpressionPtr choice(std::vector<ExpressionPtr> parts);

@@ -165,7 +165,7 @@ ExpressionPtr JsonRules::with_string_chars(const Expression& expression) {
   if (expression.kind == Expression::Kind::kLiteral) {
     std::string json;
     append_json_string(json, expression.text);
-    return literal(json.substr(1, json.size() - 2));
+    return literal(std::string_view(json).substr(1, json.size() - 2));
   }
   if (expression.kind == Expression::Kind::kChar) return string_char(expression.chars);
   if (expression.kind == Expression::Kind::kRepeat) {
@@ -225,7 +225,7 @@ ExpressionPtr JsonRules::integer() {
 ExpressionPtr JsonRules::quoted(std::string_view text) {
   std::string json;
   append_json_string(json, text);
-  return literal(std::move(json));
+  return literal(json);
 }
 
 }  // namespace millrace::grammar

@@ -51,21 +51,6 @@ CharSet all_spaces() {
   return set;
 }
 
-/// Adds the other case of each ASCII letter.
-CharSet without_case(const CharSet& set) {
-  CharSet both = set;
-  for (char32_t c = U'a'; c <= U'z'; ++c) {
-    const char32_t upper = c - U'a' + U'A';
-    if (set.contains(c)) both.add(upper, upper);
-    if (set.contains(upper)) both.add(c, c);
-  }
-  return both;
-}
-
-bool is_alphanumeric(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 class RegexParser {
  public:
   explicit RegexParser(std::string_view pattern) : cursor_(pattern) {}
@@ -180,8 +165,6 @@ class RegexParser {
     return term;
   }
 
-  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
   ExpressionPtr read_term() {
     switch (cursor_.peek()) {
       case '(': return read_group();
@@ -197,7 +180,7 @@ class RegexParser {
     }
   }
 
-  [[nodiscard]] CharSet cased(const CharSet& set) const { return flags_.ignores_case ? without_case(set) : set; }
+  [[nodiscard]] CharSet cased(const CharSet& set) const { return flags_.ignores_case ? set.with_both_cases() : set; }
 
   ExpressionPtr read_group() {
     cursor_.skip();

@@ -12,6 +12,16 @@
 
 namespace millrace::grammar {
 
+inline bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+inline bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+inline bool is_alphanumeric(char c) {
+  return is_digit(c) || is_letter(c);
+}
+
 /// A reader's position in a notation, on the stack of one parse. Throws ErrorException with the position for errors.
 class TextCursor {
  public:
@@ -38,9 +48,9 @@ class TextCursor {
   }
   /// Reads a decimal number of at most `limit`, if there is one.
   std::optional<uint32_t> take_number(uint32_t limit) {
-    if (peek() < '0' || peek() > '9') return std::nullopt;
+    if (!is_digit(peek())) return std::nullopt;
     uint32_t number = 0;
-    while (peek() >= '0' && peek() <= '9') {
+    while (is_digit(peek())) {
       number = number * 10 + static_cast<uint32_t>(peek() - '0');
       if (number > limit) fail(fmt::format("a count is larger than {}", limit));
       skip();
@@ -52,10 +62,9 @@ class TextCursor {
     char32_t value = 0;
     for (uint32_t i = 0; i < digits; ++i, skip()) {
       const char c = peek();
-      const bool is_digit = c >= '0' && c <= '9';
       const char lower = static_cast<char>(c | 0x20);
-      if (!is_digit && (lower < 'a' || lower > 'f')) fail(fmt::format("wanted {} hexadecimal digits", digits));
-      value = value * 16 + static_cast<char32_t>(is_digit ? c - '0' : lower - 'a' + 10);
+      if (!is_digit(c) && (lower < 'a' || lower > 'f')) fail(fmt::format("wanted {} hexadecimal digits", digits));
+      value = value * 16 + static_cast<char32_t>(is_digit(c) ? c - '0' : lower - 'a' + 10);
     }
     if (value > CharSet::kMaxCodePoint || (value >= 0xD800 && value <= 0xDFFF)) fail("there is no such character");
     return value;
@@ -93,13 +102,18 @@ inline constexpr uint32_t kMaxQuantifiers = 16;
   return counts;
 }
 
-/// Reads the quantifiers after a term: `*`, `+`, `?`, or counts in braces.
-[[nodiscard]] inline std::optional<RepeatRange> take_quantifier(TextCursor& cursor) {
+/// Reads the quantifier `*`, `+` or `?` after a term, if there is one.
+[[nodiscard]] inline std::optional<RepeatRange> take_quantifier_sign(TextCursor& cursor) {
   if (cursor.take("*")) return RepeatRange{0, std::nullopt};
   if (cursor.take("+")) return RepeatRange{1, std::nullopt};
   if (cursor.take("?")) return RepeatRange{0, 1};
-  const bool has_counts =
-      cursor.peek() == '{' && (cursor.peek(1) == ',' || (cursor.peek(1) >= '0' && cursor.peek(1) <= '9'));
+  return std::nullopt;
+}
+
+/// Reads the quantifier after a term, if there is one: `*`, `+`, `?`, or counts in braces.
+[[nodiscard]] inline std::optional<RepeatRange> take_quantifier(TextCursor& cursor) {
+  if (const auto counts = take_quantifier_sign(cursor)) return counts;
+  const bool has_counts = cursor.peek() == '{' && (cursor.peek(1) == ',' || is_digit(cursor.peek(1)));
   if (!has_counts) return std::nullopt;
   cursor.skip();
   return take_repeat_range(cursor);

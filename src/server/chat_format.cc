@@ -63,10 +63,11 @@ ApiResult<OutputConstraint> ChatFormat::make_output_constraint(const openai::Cha
         "its calls, which cannot be constrained");
   }
   if (is_described && constrains_calls) {
-    return bad_request(must_call ? "tool_choice" : "tools",
+    const char* field = must_call ? "tool_choice" : "tools";
+    return bad_request(field,
                        "{}: calls that the model's response_template describes cannot be constrained, wanted "
                        "tool_choice 'auto' or 'none', and no strict function",
-                       must_call ? "tool_choice" : "tools");
+                       field);
   }
   const auto written = conversation.forbids_calls() ? tool_format() : format.tools;
   if (!written || (!constrains_calls && !constraint.response_format)) return constraint;

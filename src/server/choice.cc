@@ -20,8 +20,19 @@ tensor::TokenLogprobs with_alternatives(tensor::TokenLogprobs logprobs, size_t m
   return logprobs;
 }
 
-bool contains(const std::vector<TokenId>& ids, TokenId id) {
-  return std::ranges::find(ids, id) != ids.end();
+template <class Item>
+bool contains(const std::vector<Item>& items, const Item& item) {
+  return std::ranges::find(items, item) != items.end();
+}
+
+/// Returns what the delta adds to a call. Begins it, after `text_before` bytes of the text, unless it is the last.
+ToolCallDelta& delta_of(uint32_t call, size_t text_before, ChoiceDelta& delta) {
+  if (delta.calls.empty() || delta.calls.back().index != call) {
+    ToolCallDelta& added = delta.calls.emplace_back();
+    added.index = call;
+    added.text_before = text_before;
+  }
+  return delta.calls.back();
 }
 
 }  // namespace
@@ -126,21 +137,14 @@ void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
   for (text::ToolCallPart& call : part.calls) {
     if (call.index != open_call_) end_custom_call(text_before, delta);
     open_call_ = call.index;
-    if (delta.calls.empty() || delta.calls.back().index != call.index) {
-      delta.calls.push_back({.index = call.index,
-                             .id = {},
-                             .name = {},
-                             .arguments = {},
-                             .is_custom = false,
-                             .text_before = text_before + call.content_before});
-    }
-    ToolCallDelta& target = delta.calls.back();
+    ToolCallDelta& target = delta_of(call.index, text_before + call.content_before, delta);
     if (!call.name.empty()) {
       target.id = call.id.empty() ? call_id(call.index) : call.id;
-      if (std::ranges::find(options_.custom_tools, call.name) != options_.custom_tools.end()) custom_input_.emplace();
+      if (contains(options_.custom_tools, call.name)) custom_input_.emplace();
     }
     target.name += call.name;
-    target.is_custom = target.is_custom || custom_input_.has_value();
+    // A custom call has its input until it ends, after its last part.
+    target.is_custom = custom_input_.has_value();
     target.arguments += custom_input_ ? custom_input_->push(call.arguments) : call.arguments;
   }
   if (output_parser_->calls_finished() > open_call_) end_custom_call(text_before, delta);
@@ -151,11 +155,9 @@ void Choice::end_custom_call(size_t text_before, ChoiceDelta& delta) {
   const std::string rest = custom_input_->finish();
   custom_input_.reset();
   if (rest.empty()) return;
-  if (delta.calls.empty() || delta.calls.back().index != open_call_) {
-    delta.calls.push_back(
-        {.index = open_call_, .id = {}, .name = {}, .arguments = {}, .is_custom = true, .text_before = text_before});
-  }
-  delta.calls.back().arguments += rest;
+  ToolCallDelta& target = delta_of(open_call_, text_before, delta);
+  target.is_custom = true;
+  target.arguments += rest;
 }
 
 /// Returns the call's id: nine letters and digits where Mistral's templates require them.

@@ -10,6 +10,7 @@
 #include "grammar/json_schema.h"
 #include "grammar/json_schema_types.h"
 #include "grammar/regex_parser.h"
+#include "grammar/until_tag.h"
 #include "server/argument_grammar.h"
 
 namespace millrace::server {
@@ -24,6 +25,7 @@ using grammar::one_of;
 using grammar::reference;
 using grammar::repeat;
 using grammar::sequence;
+using grammar::until_tag;
 using openai::ApiResult;
 using openai::bad_request;
 using openai::ResponseFormat;
@@ -137,7 +139,7 @@ class GrammarBuilder {
     }
     ExpressionPtr calls = choice(std::move(ways));
     if (!allows_text) return calls;
-    if (!tag.empty()) return until_tag(tag, std::move(calls), true, definition_);
+    if (!tag.empty()) return until_tag({&tag, 1}, calls, true);
     // An answer that begins like a call is one.
     CharSet begins = whitespace_chars();
     const auto first = static_cast<char32_t>(written.front().is_list() ? written.front().list_open.front() : '{');
@@ -159,7 +161,7 @@ class GrammarBuilder {
     }
     std::vector<ExpressionPtr> parts;
     if (syntax.id_is_first) parts.push_back(call_id(syntax));
-    parts.insert(parts.end(), {literal(std::string(syntax.before_name)), choice(std::move(tools)),
+    parts.insert(parts.end(), {literal(syntax.before_name), choice(std::move(tools)),
                                literal(std::string(syntax.after_arguments) + std::string(syntax.call_close))});
     ExpressionPtr call = reference(definition_.add("a call", sequence(std::move(parts))));
     std::vector<ExpressionPtr> all{literal(opening.substr(skipped)), call};
@@ -176,12 +178,12 @@ class GrammarBuilder {
     // A header may continue in several ways after a recipient in free text.
     constexpr std::string_view kMessage = "<|message|>";
     if (is_in_text && syntax.before_arguments.ends_with(kMessage)) {
-      return choice({literal(std::string(kMessage)), literal(std::string(syntax.before_arguments)),
+      return choice({literal(kMessage), literal(syntax.before_arguments),
                      literal(" <|channel|>commentary <|constrain|>json<|message|>"),
                      literal("<|channel|>commentary <|constrain|>json<|message|>"),
                      literal("<|channel|>commentary json<|message|>"), literal("<|channel|>commentary<|message|>")});
     }
-    ExpressionPtr text = literal(std::string(syntax.before_arguments));
+    ExpressionPtr text = literal(syntax.before_arguments);
     const bool has_id = syntax.id != text::CallIdSyntax::kNone && !syntax.id_is_first;
     return has_id ? sequence({call_id(syntax), std::move(text)}) : text;
   }
@@ -189,20 +191,20 @@ class GrammarBuilder {
   static ExpressionPtr call_id(const text::ToolCallSyntax& syntax) {
     CharSet chars(U'0', U'9');
     if (syntax.id == text::CallIdSyntax::kNumber) {
-      return sequence({literal(std::string(syntax.id_open)), repeat(one_of(std::move(chars)), 1, 4)});
+      return sequence({literal(syntax.id_open), repeat(one_of(std::move(chars)), 1, 4)});
     }
     chars.add(U'a', U'z');
     chars.add(U'A', U'Z');
-    return sequence({literal(std::string(syntax.id_open)), repeat(one_of(std::move(chars)), 9, 9)});
+    return sequence({literal(syntax.id_open), repeat(one_of(std::move(chars)), 9, 9)});
   }
 
   ExpressionPtr after_reasoning(ExpressionPtr root) {
     if (constraint_.reasoning == ReasoningMode::kNone) return root;
     const text::ReasoningRow& row = text::row_of(constraint_.reasoning_format);
-    ExpressionPtr rest = sequence({literal(std::string(row.after_end)), optional_whitespace(), root});
-    ExpressionPtr reasoning = until_tag(row.end, std::move(rest), false, definition_);
+    ExpressionPtr rest = sequence({literal(row.after_end), optional_whitespace(), root});
+    ExpressionPtr reasoning = until_tag({&row.end, 1}, rest);
     if (constraint_.reasoning == ReasoningMode::kOpened) return reasoning;
-    return choice({sequence({literal(std::string(row.start)), std::move(reasoning)}), std::move(root)});
+    return choice({sequence({literal(row.start), std::move(reasoning)}), std::move(root)});
   }
 
   /// Returns content in the tags that the model's format has for it.
@@ -210,8 +212,7 @@ class GrammarBuilder {
     if (constraint_.reasoning == ReasoningMode::kNone) return content;
     const text::ReasoningRow& row = text::row_of(constraint_.reasoning_format);
     if (row.content_open.empty()) return content;
-    ExpressionPtr tagged =
-        sequence({literal(std::string(row.content_open)), content, literal(std::string(row.content_close))});
+    ExpressionPtr tagged = sequence({literal(row.content_open), content, literal(row.content_close)});
     // Without a close the format has no content outside of the tags.
     return row.content_close.empty() ? tagged : choice({std::move(tagged), std::move(content)});
   }

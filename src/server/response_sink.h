@@ -30,8 +30,8 @@ class ResponseSink {
   [[nodiscard]] virtual RequestRecord& record() = 0;
   /// Returns whether the client has gone.
   [[nodiscard]] virtual bool is_gone() const = 0;
-  /// Runs while the response is generated. Calls `on_gone` when the client has gone, and `on_half_closed` when a client
-  /// that has part of the response sends nothing more, so that more events show whether it has gone.
+  /// Runs while the response is generated. Calls `on_gone` when the client has gone. Calls `on_half_closed` when one
+  /// that has part of the response sends nothing more: further events show whether it has gone.
   [[nodiscard]] virtual asio::awaitable<void> watch(std::function<void()> on_gone,
                                                     std::function<void()> on_half_closed) = 0;
   /// Sends events of a stream, which the first ones open, and clears them. Returns false when the client has gone.

@@ -138,7 +138,7 @@ def test_reasoning_precedes_the_format(with_template):
     ({"response_format": json_schema({"unevaluatedItems": False})}, "the keyword 'unevaluatedItems' is not supported"),
     ({"response_format": json_schema({"$ref": "#/nowhere"})}, "there is no '#/nowhere'"),
     ({"extra_body": {"regex": "(a"}}, "wanted ')'"),
-    ({"extra_body": {"ebnf": "root ::= other"}}, "there is no rule 'other'"),
+    ({"extra_body": {"ebnf": "root ::= other"}}, "nothing defines 'other'"),
     ({"extra_body": {"ebnf": "root ::= root \"a\" | \"b\""}}, "left recursion"),
     ({"extra_body": {"regex": "a", "guided_choice": ["b"]}}, "says already what the answer has to be"),
     ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "wanted one"),

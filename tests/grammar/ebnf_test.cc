@@ -38,9 +38,9 @@ number ::= [0-9]+ ("." [0-9]{1,2})?
 
 TEST_CASE("errors of a grammar name the place or the rule") {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "there is no rule 'root'"},
-      {"start ::= \"a\"", "there is no rule 'root'"},
-      {"root ::= other", "there is no rule 'other'"},
+      {"", "nothing defines 'root'"},
+      {"start ::= \"a\"", "nothing defines 'root'"},
+      {"root ::= other", "nothing defines 'other'"},
       {"root ::= \"a\"\nroot ::= \"b\"", "'root' is defined twice"},
       {"root = \"a\"", "wanted '::=' after 'root'"},
       {"root ::= \"a", "a literal has no end"},
@@ -48,6 +48,9 @@ TEST_CASE("errors of a grammar name the place or the rule") {
       {"root ::= (\"a\"", "wanted ')'"},
       {"root ::= \"a\")", "wanted the end of the line"},
       {"root ::= \"\\q\"", "this escape is not supported"},
+      {"root ::= \"\\f\"", "this escape is not supported"},
+      {"root ::= \"a\"]", "wanted the end of the line"},
+      {"root ::= \"a\" -> b", "wanted the end of the line"},
       {"root ::= *", "wanted a literal, a class, a group or a rule"},
       {"root ::= \"a\"{2,1}", "the counts are the wrong way round"},
       {"::= \"a\"", "wanted the name of a rule"},

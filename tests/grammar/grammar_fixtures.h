@@ -28,6 +28,26 @@ inline constexpr TokenId kEnd = 256;
   return vocabulary;
 }
 
+/// The grammar that Codex gives with its tool apply_patch.
+inline constexpr const char* kPatchLark = R"(start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+)";
+
 using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 
 /// How every text begins: with `text`, of which the prompt already holds `given` bytes. One more line may begin so.

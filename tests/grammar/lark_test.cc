@@ -46,9 +46,22 @@ TEST_CASE("characters beyond ASCII have one case in Lark") {
 }
 
 TEST_CASE("the dots of a range of Lark may stand between blanks") {
-  const GrammarPtr letters = read("start: \"a\" .. \"c\" \"x\"..\"z\" \"i\"");
+  const GrammarPtr letters = read("start: \"a\" .. \"c\" \"x\"\t..\"z\" \"i\"");
   CHECK(matches(letters, "bzi"));
   CHECK_FALSE(matches(letters, "dzi"));
+}
+
+TEST_CASE("the count of a part of Lark may stand after space") {
+  const GrammarPtr counted = read("start: \"a\"\t~ 2 (\"b\" ~1..2) // two\n  | \"c\"");
+  for (const char* text : {"aab", "aabb", "c"}) CHECK(matches(counted, text));
+  for (const char* text : {"ab", "aac"}) CHECK_FALSE(matches(counted, text));
+}
+
+TEST_CASE("a rule of Lark begins on the line of its name") {
+  const GrammarPtr either = read("start:\n  | \"a\"");
+  CHECK(matches(either, ""));
+  CHECK(matches(either, "a"));
+  CHECK(message_of(grammar_from_lark("start:\n  \"a\"")).starts_with("wanted the name of a rule"));
 }
 
 TEST_CASE("what Lark ignores may stand around tokens") {
@@ -62,24 +75,7 @@ ITEM: "a" "b"
 }
 
 TEST_CASE("the patch grammar of Codex matches patches") {
-  const GrammarPtr patch = read(R"(start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-
-hunk: add_hunk | delete_hunk | update_hunk
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-filename: /(.+)/
-add_line: "+" /(.*)/ LF -> line
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-
-%import common.LF
-)");
+  const GrammarPtr patch = read(kPatchLark);
   CHECK(matches(patch, "*** Begin Patch\n*** Add File: a.py\n+print(\"x\")\n+\n*** End Patch"));
   CHECK(matches(patch, "*** Begin Patch\n*** Update File: a\n@@ f\n-x\n+y\n z\n*** End Patch\n"));
   CHECK_FALSE(matches(patch, "*** Begin Patch\n*** End Patch"));
@@ -114,6 +110,7 @@ TEST_CASE("errors of a Lark grammar name the place or the rule") {
       {"start: A\nA: /\\Aa|b/", "a part of a grammar cannot have the assertions"},
       {"start: /a\\z/", "a part of a grammar cannot have the assertions"},
       {"start: /a|b\\Z/i", "a part of a grammar cannot have the assertions"},
+      {"start: \"\\[\"", "this escape is not supported"},
       {"start: \"a\" ->", "wanted a name after '->'"},
       {"start: A\n%import common.WS ->", "wanted a name after '->'"},
       {"start.: \"a\"", "wanted a priority after '.'"},
@@ -124,5 +121,11 @@ TEST_CASE("errors of a Lark grammar name the place or the rule") {
   for (const auto& [text, message] : cases) {
     INFO(text);
     CHECK(message_of(grammar_from_lark(text)).starts_with(message));
+  }
+  const std::string name(1000, 'n');
+  for (const std::string& text : {"start: " + name, "start: \"a\"\n" + name + " \"b\"", "%import common." + name,
+                                  "start: \"a\"\n" + name + ": \"b\"\n" + name + ": \"c\""}) {
+    CHECK_THAT(message_of(grammar_from_lark(text)),
+               Catch::Contains(std::string(64, 'n')) && !Catch::Contains(std::string(65, 'n')));
   }
 }

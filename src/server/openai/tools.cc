@@ -59,7 +59,7 @@ FieldError read_allowed_tools(JsonObject choice, Conversation& conversation) {
     return wrong_type("tool_choice.allowed_tools.tools", allowed["tools"], "an array of tools");
   }
   conversation.tool_choice = mode == "required" ? ToolChoice::kRequired : ToolChoice::kAuto;
-  if (tools.size() == 0) {
+  if (tools.empty()) {
     return bad_request("tool_choice",
                        "tool_choice.allowed_tools.tools: empty, wanted the name of a tool; none forbids calls");
   }
@@ -113,6 +113,13 @@ FieldError read_parameters(JsonObject function, Tool& tool) {
   return std::nullopt;
 }
 
+FieldError read_function(JsonObject function, Tool& tool) {
+  if (const Json strict = function["strict"]; !strict.is_missing() && !strict.is_null()) {
+    if (FieldError field_error = read_bool(tool.path + ".strict", strict, tool.is_strict)) return field_error;
+  }
+  return read_parameters(function, tool);
+}
+
 }  // namespace
 
 bool is_schema_of_object(JsonObject schema) {
@@ -161,23 +168,16 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
     const std::string path = fmt::format("tools[{}]", conversation.tools.size());
     Typed typed;
     if (FieldError field_error = read_typed(path, item, typed)) return field_error;
-    const JsonObject function = typed.inner;
     Tool& tool = conversation.tools.emplace_back();
     tool.path = std::move(typed.path);
-    if (FieldError field_error = read_tool_name(tool.path, function, tool.name)) return field_error;
+    if (FieldError field_error = read_tool_name(tool.path, typed.inner, tool.name)) return field_error;
     tool.is_custom = typed.is_custom;
     if (FieldError field_error = check_name_of_last(conversation.tools)) return field_error;
     shown += shown.empty() ? '[' : ',';
-    if (typed.is_custom) {
-      if (FieldError field_error = read_custom(function, tool, shown)) return field_error;
-      continue;
-    }
-    shown += to_json(item);
-    Json strict;
-    if (function["strict"].get(strict) && !strict.is_null()) {
-      if (FieldError field_error = read_bool(tool.path + ".strict", strict, tool.is_strict)) return field_error;
-    }
-    if (FieldError field_error = read_parameters(function, tool)) return field_error;
+    const FieldError field_error =
+        tool.is_custom ? read_custom(typed.inner, tool, shown) : read_function(typed.inner, tool);
+    if (field_error) return field_error;
+    if (!tool.is_custom) shown += to_json(item);
   }
   if (!shown.empty()) shown += ']';
   conversation.tools_json = std::move(shown);

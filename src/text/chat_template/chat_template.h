@@ -49,8 +49,8 @@ class ChatTemplate {
   using SpecialTokens = std::map<std::string, std::string, std::less<>>;
 
   /// Reads the "chat_template" of tokenizer_config.json, chat_template.jinja, and additional_chat_templates/NAME.jinja;
-  /// of two with one name a file wins. Without any of them that of chat_template.json. Errors: kNotFound if there is
-  /// none, kData if one does not parse.
+  /// of two with one name a file wins. Reads that of chat_template.json if there are no others. Errors: kNotFound if
+  /// there is none, kData if one does not parse.
   static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
   /// `source` may be empty if the config has a template; `config_json` may be empty if `source` is not.
   static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,

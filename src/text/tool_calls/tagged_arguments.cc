@@ -23,10 +23,10 @@ TaggedArguments::TaggedArguments(const ToolCallSyntax& syntax, std::string tool,
       types_(std::move(types)),
       open_(without_space(tags_.open)),
       value_open_(without_space(tags_.value_open)),
-      value_end_(without_space(tags_.value_end)),
       arguments_end_(without_space(syntax.after_arguments)),
       call_close_(without_space(syntax.call_close)),
-      framed_end_('\n' + std::string(value_end_)) {}
+      value_ends_(syntax.value_ends()),
+      framed_end_('\n' + std::string(value_ends_.front())) {}
 
 ArgumentState TaggedArguments::feed(char c) {
   switch (phase_) {
@@ -114,11 +114,9 @@ void TaggedArguments::begin_value() {
 ArgumentState TaggedArguments::feed_value(char c) {
   if (std::exchange(drops_line_feed_, false) && c == '\n') return ArgumentState::kOpen;
   pending_ += c;
-  if (pending_.ends_with(value_end_)) {
-    end_value(value_end_);
-    return ArgumentState::kOpen;
+  for (const std::string_view tag : value_ends_) {
+    if (pending_.ends_with(tag)) return end_value(tag);
   }
-  if (const auto state = end_open_value()) return *state;
   if (value_types_ == kTextOnly && !is_streamed_) {
     is_streamed_ = true;
     arguments_ += '"';
@@ -126,7 +124,7 @@ ArgumentState TaggedArguments::feed_value(char c) {
   const bool may_be_null_only = value_types_ == ValueTypes{.text = true, .null = true};
   if (may_be_null_only && !is_streamed_) {
     const std::string_view start = without_space(pending_);
-    const std::string_view word = without_space(start.substr(0, start.find(value_end_.front())));
+    const std::string_view word = without_space(start.substr(0, start.find(value_ends_.front().front())));
     if (!std::string_view("null").starts_with(word) && !std::string_view("None").starts_with(word)) {
       is_streamed_ = true;
       arguments_ += '"';
@@ -136,31 +134,15 @@ ArgumentState TaggedArguments::feed_value(char c) {
   return ArgumentState::kOpen;
 }
 
-std::optional<ArgumentState> TaggedArguments::end_open_value() {
-  // Only these tags are made of a token that text does not have.
-  if (!tags_.has_string_attribute) return std::nullopt;
-  if (pending_.ends_with(open_)) {
-    end_value(open_);
-    phase_ = Phase::kKey;
-    return ArgumentState::kOpen;
-  }
-  if (!pending_.ends_with(arguments_end_)) return std::nullopt;
-  end_value(arguments_end_);
-  return end(ArgumentState::kDone);
-}
-
 void TaggedArguments::stream_text() {
-  size_t kept = partial_match_length(pending_, value_end_);
-  if (tags_.has_string_attribute) {
-    kept = std::max({kept, partial_match_length(pending_, open_), partial_match_length(pending_, arguments_end_)});
-  }
-  if (tags_.frames_lines) kept = std::max(kept, partial_match_length(pending_, framed_end_));
+  size_t kept = tags_.frames_lines ? partial_match_length(pending_, framed_end_) : 0;
+  for (const std::string_view tag : value_ends_) kept = std::max(kept, partial_match_length(pending_, tag));
   append_escaped(arguments_, std::string_view(pending_).substr(0, pending_.size() - kept));
   pending_.erase(0, pending_.size() - kept);
 }
 
-void TaggedArguments::end_value(std::string_view end) {
-  std::string_view value = std::string_view(pending_).substr(0, pending_.size() - end.size());
+ArgumentState TaggedArguments::end_value(std::string_view tag) {
+  std::string_view value = std::string_view(pending_).substr(0, pending_.size() - tag.size());
   if (tags_.frames_lines && value.ends_with('\n')) value.remove_suffix(1);
   if (is_streamed_) {
     append_escaped(arguments_, value);
@@ -169,7 +151,9 @@ void TaggedArguments::end_value(std::string_view end) {
     arguments_ += value_to_json(value, value_types_);
   }
   pending_.clear();
-  phase_ = Phase::kBetween;
+  if (tag == arguments_end_) return end(ArgumentState::kDone);
+  phase_ = tag == open_ ? Phase::kKey : Phase::kBetween;
+  return ArgumentState::kOpen;
 }
 
 /// Completes the object, whatever follows.

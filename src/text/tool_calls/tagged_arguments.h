@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/tool_calls/json_arguments.h"
 #include "text/tool_calls/parameter_types.h"
@@ -35,12 +35,11 @@ class TaggedArguments {
   ArgumentState feed_key(char c);
   ArgumentState feed_value_open(char c);
   ArgumentState feed_value(char c);
-  /// Ends a value whose end is missing where another tag of the format begins. Returns nothing elsewhere.
-  std::optional<ArgumentState> end_open_value();
   void begin_value();
   /// Emits the text of pending_ that cannot be part of the value's end.
   void stream_text();
-  void end_value(std::string_view end);
+  /// Ends a value at `tag`, which is another tag of the format where the value's own end is missing.
+  ArgumentState end_value(std::string_view tag);
   ArgumentState end(ArgumentState state);
 
   const ParameterTags& tags_;
@@ -49,10 +48,10 @@ class TaggedArguments {
   // The words of the format without white space around them.
   std::string_view open_;
   std::string_view value_open_;
-  std::string_view value_end_;
   std::string_view arguments_end_;
   std::string_view call_close_;
-  std::string framed_end_;  // value_end_ with the line feed before it
+  const std::vector<std::string_view> value_ends_;
+  std::string framed_end_;  // a value's own end with the line feed before it
   Phase phase_ = Phase::kBetween;
   std::string pending_;
   std::string key_;

@@ -401,6 +401,15 @@ std::string ToolCallSyntax::escaped_name(std::string_view name) const {
   return quoted.substr(1, quoted.size() - 2);
 }
 
+std::vector<std::string_view> ToolCallSyntax::value_ends() const {
+  std::vector<std::string_view> ends = {without_space(tags->value_end)};
+  // Only these tags are made of a token that text does not have.
+  if (tags->has_string_attribute) {
+    ends.insert(ends.end(), {without_space(tags->open), without_space(after_arguments)});
+  }
+  return ends;
+}
+
 bool ToolCallSyntax::can_write(std::string_view name) const {
   if (notation == ArgumentNotation::kJsonCall) return !name.empty();
   return !name.empty() && std::ranges::all_of(name, [](char c) {

@@ -77,7 +77,8 @@ enum class CallIdSyntax : uint8_t { kNone, kNumber, kNineCharacters };
 
 /// The text of calls: `section_open list_open call separator call … list_close section_close`, where a call is
 /// `call_open [id_open id] before_name name [id_open id] before_arguments arguments after_arguments call_close`. The
-/// grammar writes exactly this. The parser also accepts other white space, and calls whose section or end is missing.
+/// grammar writes exactly this, or a text without the line feed before its end. The parser also accepts other white
+/// space, and calls whose section or end is missing.
 struct ToolCallSyntax {
   std::string_view section_open = {};
   std::string_view list_open = {};
@@ -105,6 +106,8 @@ struct ToolCallSyntax {
   [[nodiscard]] bool is_list() const { return !list_open.empty(); }
   /// Returns the name as the format writes it, with JSON escapes where it is a JSON string.
   [[nodiscard]] std::string escaped_name(std::string_view name) const;
+  /// Returns what ends the value of a parameter in tags, without the space around it. The first is its own end.
+  [[nodiscard]] std::vector<std::string_view> value_ends() const;
 };
 
 /// A format: `written` is what a grammar lets a model write, the usual syntax first. `read` is what the parser accepts,

@@ -1,44 +1,37 @@
-#include "grammar/without_tag.h"
+#include "grammar/without_tags.h"
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
 #include "base/result.h"
-#include "base/utf8.h"
+#include "grammar/tag_automaton.h"
 
 namespace millrace::grammar {
 namespace {
 
-/// A set of numbers: how many characters of the tag a text may end with.
+/// A set of states of the tags' automaton, one bit each.
 using TagStates = uint64_t;
 /// The node of each state at one position of the copied expression.
 using Nodes = std::map<uint32_t, uint32_t>;
 
-constexpr size_t kMaxEdges = 400'000;
 constexpr uint32_t kMaxCopies = 2000;  // of a repeated part
 
-/// Makes the product of a grammar and the automaton of the texts without a tag. Each rule becomes one rule per state
-/// before it and state after it. Lives for one call of without_tag().
+/// Makes the product of a grammar and the automaton of some tags, without the states at the end of one. Each rule
+/// becomes one rule per state before it and state after it. Lives for one call of without_tags().
 class TagFilter {
  public:
-  TagFilter(const Definition& source, std::string_view tag, Definition& target) : source_(source), target_(target) {
-    for (size_t at = 0; at < tag.size();) {
-      const DecodedUtf8 step = decode_utf8(tag.substr(at));
-      tag_.push_back(step.code_point);
-      at += step.length;
-    }
-    CHECK(!tag_.empty() && tag_.size() < 64, "a tag has 1 to 63 characters");
-    CHECK(std::ranges::count(tag_, tag_[0]) == 1, "a tag has its first character once");
+  TagFilter(const Definition& source, std::span<const std::string_view> tags, Definition& target, size_t max_edges)
+      : source_(source), target_(target), tags_(tags), max_edges_(max_edges) {
+    CHECK(tags_.state_count() <= 64, "the states of the tags are the bits of a number");
   }
 
   ExpressionPtr filter() {
     (void)ends_of(*source_.root, 1);
     find_ends_of_rules();
     Nodes ends;
-    for (uint32_t state = 0; state < tag_.size(); ++state) ends[state] = NetworkBuilder::kEnd;
+    for (uint32_t state = 0; state < tags_.state_count(); ++state) ends[state] = NetworkBuilder::kEnd;
     ExpressionPtr root = network(*source_.root, 0, ends);
     while (!pending_.empty()) {
       const auto [rule, from, to] = pending_.back();
@@ -52,31 +45,10 @@ class TagFilter {
  private:
   using RuleEnd = std::tuple<RuleIndex, uint32_t, uint32_t>;
 
-  /// Returns the state after a character: tag_.size() once the tag is complete.
-  [[nodiscard]] uint32_t next(uint32_t state, char32_t c) const {
-    if (c == tag_[state]) return state + 1;
-    return c == tag_[0] ? 1 : 0;
-  }
-
-  [[nodiscard]] uint32_t after(std::string_view text, uint32_t state) const {
-    while (!text.empty() && state < tag_.size()) {
-      const DecodedUtf8 step = decode_utf8(text);
-      state = next(state, step.code_point);
-      text.remove_prefix(step.length);
-    }
-    return state;
-  }
-
-  /// Returns the characters by which a state leads to each other one.
+  /// Returns the characters of the set by which a state leads to each other one that ends no tag.
   [[nodiscard]] std::map<uint32_t, CharSet> steps(const CharSet& chars, uint32_t state) const {
-    std::map<uint32_t, CharSet> sets;
-    CharSet others = chars;
-    for (const char32_t c : {tag_[0], tag_[state]}) {
-      if (!others.contains(c)) continue;
-      others = others.without(CharSet(c));
-      if (const uint32_t to = next(state, c); to < tag_.size()) sets[to].add(c, c);
-    }
-    if (!others.empty()) sets[0].add(others);
+    std::map<uint32_t, CharSet> sets = tags_.steps(chars, state);
+    sets.erase(sets.lower_bound(tags_.state_count()), sets.end());
     return sets;
   }
 
@@ -93,7 +65,7 @@ class TagFilter {
     switch (expression.kind) {
       case Expression::Kind::kLiteral:
         for_each(from, [&](uint32_t state) {
-          if (const uint32_t to = after(expression.text, state); to < tag_.size()) ends |= TagStates{1} << to;
+          if (const uint32_t to = tags_.after(expression.text, state); !tags_.is_end(to)) ends |= TagStates{1} << to;
         });
         return ends;
       case Expression::Kind::kChar:
@@ -146,7 +118,7 @@ class TagFilter {
     return states;
   }
 
-  /// Asking for a rule's ends enters it. Entries grow until they agree.
+  /// Finds the ends of all rules. Asking for a rule's ends enters it, and entries grow until they agree.
   void find_ends_of_rules() {
     for (bool has_changed = true; has_changed;) {
       has_changed = false;
@@ -173,7 +145,7 @@ class TagFilter {
   }
 
   void add_edge(NetworkBuilder& network, uint32_t from, uint32_t to, const ExpressionPtr& part) {
-    if (++edge_count_ > kMaxEdges) {
+    if (++edge_count_ > max_edges_) {
       throw ErrorException(
           make_error(ErrorCode::kInvalidArgument, "it has too many ways to avoid the tag that ends it"));
     }
@@ -188,8 +160,8 @@ class TagFilter {
     switch (expression.kind) {
       case Expression::Kind::kLiteral:
         for (const auto& [state, begin] : from) {
-          const uint32_t end = after(expression.text, state);
-          if (end < tag_.size()) add_edge(network, begin, node(network, to, end), literal(expression.text));
+          const uint32_t end = tags_.after(expression.text, state);
+          if (!tags_.is_end(end)) add_edge(network, begin, node(network, to, end), literal(expression.text));
         }
         return;
       case Expression::Kind::kChar:
@@ -296,18 +268,26 @@ class TagFilter {
 
   const Definition& source_;
   Definition& target_;
-  std::vector<char32_t> tag_;
+  const TagAutomaton tags_;
   std::map<std::pair<RuleIndex, uint32_t>, TagStates> rule_ends_;  // by rule and the state before it
   std::map<RuleEnd, RuleIndex> copies_;
   std::vector<RuleEnd> pending_;  // copies whose rules have no expression yet
   const ExpressionPtr empty_ = literal("");
+  const size_t max_edges_;
   size_t edge_count_ = 0;
 };
 
 }  // namespace
 
-ExpressionPtr without_tag(const Definition& source, std::string_view tag, Definition& target) {
-  return TagFilter(source, tag, target).filter();
+Result<ExpressionPtr> without_tags(const Definition& source, std::span<const std::string_view> tags, Definition& target,
+                                   size_t max_edges) {
+  const size_t rule_count = target.rules.size();
+  try {
+    return TagFilter(source, tags, target, max_edges).filter();
+  } catch (const ErrorException& failure) {
+    target.rules.resize(rule_count);
+    return failure.error();
+  }
 }
 
 }  // namespace millrace::grammar

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "grammar/expression.h"
+
+namespace millrace::grammar {
+
+/// Returns any text without one of the tags, the first of them, and `then`. With `may_end` the text may also end
+/// without a tag.
+[[nodiscard]] ExpressionPtr until_tag(std::span<const std::string_view> tags, const ExpressionPtr& then,
+                                      bool may_end = false);
+
+}  // namespace millrace::grammar
