@@ -1,6 +1,7 @@
 #include "conformance/harness.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -60,6 +61,12 @@ void check_close(const Values& got, const Values& wanted, double relative, doubl
     if (++wrong <= 5) UNSCOPED_INFO("element " << i << ": got " << got[i] << ", wanted " << wanted[i]);
   }
   REQUIRE(wrong == 0);
+}
+
+double root_mean_square(const Values& values) {
+  double sum = 0.0;
+  for (const float value : values) sum += double{value} * value;
+  return values.empty() ? 0.0 : std::sqrt(sum / static_cast<double>(values.size()));
 }
 
 Values extreme_weights() {

@@ -92,6 +92,9 @@ void check_close(const Values& got, const Values& wanted, double relative, doubl
 /// Fails unless |got - wanted| <= absolute + relative · |wanted| + further[i] everywhere.
 void check_close(const Values& got, const Values& wanted, double relative, double absolute, const Values& further);
 
+/// Returns the root of the mean square of values; 0 of none.
+[[nodiscard]] double root_mean_square(const Values& values);
+
 /// Returns the relative rounding error of a compute dtype.
 [[nodiscard]] inline double unit(tensor::DType dtype) {
   return dtype == tensor::DType::kBF16 ? 0x1p-8 : 0x1p-21;

@@ -10,6 +10,9 @@ using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
 
+/// What a norm of up to 3000 values in f32 may differ by, of a value: the order of its sum is the backend's.
+constexpr double kNormTolerance = 2e-6;
+
 TEST_CASE("embed reads rows of any dtype and zeros for unknown tokens") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 3);
@@ -106,7 +109,7 @@ TEST_CASE("rms_norm agrees with the reference") {
         backend->rms_norm(hidden.matrix, *device_weight, 1e-5f, out.matrix);
         got = download(*backend, out.matrix);
       });
-      check_close(got, reference::rms_norm(in, weight, 1e-5), unit(backend->compute_dtype()) + 1e-6, 1e-7);
+      check_close(got, reference::rms_norm(in, weight, 1e-5), unit(backend->compute_dtype()) + kNormTolerance, 1e-7);
     }
   }
 }
@@ -130,7 +133,7 @@ TEST_CASE("rms_norm_in_place agrees with the reference") {
         backend->rms_norm_in_place(values.matrix, *device_weight, 1e-5f);
         got = download(*backend, values.matrix);
       });
-      check_close(got, reference::rms_norm(in, weight, 1e-5), 1e-6, 1e-7);
+      check_close(got, reference::rms_norm(in, weight, 1e-5), kNormTolerance, 1e-7);
     }
   }
 }
