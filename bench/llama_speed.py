@@ -12,42 +12,33 @@ The program of ik_llama.cpp works, too; --bench-flags=-rtr lets it repack its we
 
 import argparse
 import re
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from model_loads import output_of, print_ratios, rates_in
 from runs import add_seed, draw_seed, order_of, positive
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A row of the table of model_speed: decode steps or a prompt, and the median of tokens per second.
-DECODE = re.compile(r"^\| decode, (\d+) sequences [^|]*\| ([\d.]+)", re.MULTILINE)
 #: A row of the table of llama-batched-bench: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG.
 BATCHED_BENCH = re.compile(r"^\|(?: *\d+ \|){4} *[\d.]+ \| *([\d.]+) \| *[\d.]+ \| *([\d.]+) \|", re.MULTILINE)
-PROMPT = re.compile(r"^\| prompt of (\d+) tokens[^|]*\| ([\d.]+)", re.MULTILINE)
 
 
-def output_of(command):
+def output_in_a_folder(command):
     command = [str(part.resolve() if isinstance(part, Path) else part) for part in command]
-    with tempfile.TemporaryDirectory() as folder:  # some peers write logs to where they run
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout + done.stderr  # some builds print their table to the latter
+    with tempfile.TemporaryDirectory() as folder:  # some builds write logs to where they run
+        return output_of(command, folder)
 
 
 def millrace_rates(options):
     """Tokens per second by load."""
     decode = options.decode or [0]
     prefill = options.prefill or [0]
-    output = output_of([options.model_speed, "--model-path", options.model_path or options.gguf, "--device", "cpu",
-                        "--threads", options.threads, "--quantization", options.quantization, "--decode", *decode,
-                        "--context", options.context, "--output-len", options.output_len, "--prefill", *prefill,
-                        "--rounds", 1])
-    rates = {("decode", int(count)): float(rate) for count, rate in DECODE.findall(output)}
-    rates.update({("prompt", int(count)): float(rate) for count, rate in PROMPT.findall(output)})
-    return rates
+    output = output_in_a_folder([
+        options.model_speed, "--model-path", options.model_path or options.gguf, "--device", "cpu", "--threads",
+        options.threads, "--quantization", options.quantization, "--decode", *decode, "--context", options.context,
+        "--output-len", options.output_len, "--prefill", *prefill, "--rounds", 1])
+    return rates_in(output)
 
 
 def llama_rates(options):
@@ -57,7 +48,7 @@ def llama_rates(options):
 
     def run(prompt, output, sequences):
         context = sequences * (prompt + output) + 256
-        table = output_of([*base, "-c", context, "-npp", prompt, "-ntg", output, "-npl", sequences])
+        table = output_in_a_folder([*base, "-c", context, "-npp", prompt, "-ntg", output, "-npl", sequences])
         row = BATCHED_BENCH.search(table)
         if not row:
             sys.exit(f"{options.batched_bench} printed no row of its table:\n{table}")
@@ -68,10 +59,6 @@ def llama_rates(options):
     for tokens in options.prefill:
         rates["prompt", tokens] = run(tokens, 1, 1)["prompt"]
     return rates
-
-
-def spread(values, decimals):
-    return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f}, {max(values):.{decimals}f}]"
 
 
 def main():
@@ -98,12 +85,7 @@ def main():
     for turn in range(1, options.turns + 1):
         for name in order_of(contenders, options.seed, turn):
             results[name].append(contenders[name](options))
-    print("\n| load | llama.cpp, tokens/s | millrace, tokens/s | ratio, by turn |\n|---|---|---|---|")
-    for load in [("decode", count) for count in options.decode] + [("prompt", count) for count in options.prefill]:
-        own, other = ([rates[load] for rates in results[name]] for name in ("millrace", "llama.cpp"))
-        name = f"decode, {load[1]} sequences" if load[0] == "decode" else f"prompt of {load[1]} tokens"
-        ratios = [a / b for a, b in zip(own, other)]
-        print(f"| {name} | {spread(other, 1)} | {spread(own, 1)} | {spread(ratios, 2)} |", flush=True)
+    print_ratios("llama.cpp", results["llama.cpp"], results["millrace"])
 
 
 if __name__ == "__main__":

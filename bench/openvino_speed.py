@@ -12,16 +12,13 @@ random and computed in one piece, tokens are drawn greedily, and neither a token
   bench/openvino_speed.py --model-path OUT --threads 2 [--decode 1 8 32] [--context 1024] [--prefill 512 2048]"""
 
 import argparse
-import statistics
 import time
 from pathlib import Path
 
 import numpy
 import openvino
 
-
-def spread(values, decimals):
-    return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f}, {max(values):.{decimals}f}]"
+from model_loads import add_load_flags, print_rates
 
 
 class Model:
@@ -82,20 +79,10 @@ def main():
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--kv-cache", help="bf16, f16, f32, u8; default: as OpenVINO chooses")
     parser.add_argument("--vocab", type=int, default=32000, help="tokens are drawn below it")
-    parser.add_argument("--decode", type=int, nargs="*", default=[1, 8, 32], metavar="SEQUENCES", help="0: none")
-    parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048], metavar="TOKENS", help="0: none")
-    parser.add_argument("--rounds", type=int, default=5)
+    add_load_flags(parser, [1, 8, 32], [512, 2048])
     options = parser.parse_args()
     model = Model(options)
-    print(f"openvino {openvino.__version__}, {options.threads} threads, {model.precisions}\n")
-    print("| load | tokens/s |\n|---|---|", flush=True)
-    for sequences in filter(None, options.decode):
-        print(f"| decode, {sequences} sequences of {options.context} tokens | "
-              f"{spread(model.decode_rates(sequences), 1)} |", flush=True)
-    for tokens in filter(None, options.prefill):
-        print(f"| prompt of {tokens} tokens | {spread(model.prompt_rates(tokens), 1)} |", flush=True)
+    print_rates(f"openvino {openvino.__version__}, {options.threads} threads, {model.precisions}", model, options)
 
 
 if __name__ == "__main__":

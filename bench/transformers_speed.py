@@ -10,16 +10,13 @@ part.
   bench/transformers_speed.py --model-path DIR [--device cuda] [--decode 1 64 256] [--context 1024] [--prefill 2048 8192]"""
 
 import argparse
-import statistics
 import time
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, StaticCache
 
-
-def spread(values, decimals):
-    return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f}, {max(values):.{decimals}f}]"
+from model_loads import add_load_flags, print_rates
 
 
 def rewind(cache, tokens):
@@ -92,26 +89,16 @@ def main():
     parser.add_argument("--model-path", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="of a processor")
-    parser.add_argument("--decode", type=int, nargs="*", default=[1, 64, 256], metavar="SEQUENCES", help="0: none")
-    parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--prefill", type=int, nargs="*", default=[2048, 8192, 32768], metavar="TOKENS", help="0: none")
+    add_load_flags(parser, [1, 64, 256], [2048, 8192, 32768])
     parser.add_argument("--chunked-prefill-size", type=int, default=0, help="0: a prompt in one piece")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()
-    print(f"transformers {transformers.__version__}, torch {torch.__version__} on {torch.cuda.get_device_name() if options.device == 'cuda' else 'cpu'}\n")
-    print("| load | tokens/s |\n|---|---|", flush=True)
+    where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     with torch.inference_mode():
-        model = Model(options)
-        for sequences in filter(None, options.decode):
-            print(f"| decode, {sequences} sequences of {options.context} tokens | "
-                  f"{spread(model.decode_rates(sequences), 1)} |", flush=True)
-        for tokens in filter(None, options.prefill):
-            print(f"| prompt of {tokens} tokens | {spread(model.prompt_rates(tokens), 1)} |", flush=True)
+        print_rates(f"transformers {transformers.__version__}, torch {torch.__version__} on {where}", Model(options), options)
 
 
 if __name__ == "__main__":
