@@ -110,11 +110,12 @@ Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
   return files_->fetch(stored);
 }
 
-Result<void> Checkpoint::prepare_formats(std::span<const std::string> names) const {
+Result<void> Checkpoint::prepare_formats(std::span<const std::string> names,
+                                         const weights::WeightFormat& format) const {
   if (gguf_) return {};
   std::vector<std::string> stored;
   for (const std::string& name : names) {
-    for (const std::string& part : weights::group_index_names(name)) stored.push_back(stored_name(part));
+    for (const std::string& part : weights::names_read_for_format(format, name)) stored.push_back(stored_name(part));
   }
   return files_->fetch(stored);
 }
@@ -202,7 +203,7 @@ Result<weights::RawTensor> Checkpoint::find_raw(const std::string& name, bool ha
 Result<std::optional<weights::StoredFormat>> Checkpoint::find_format(std::string_view name, const tensor::Shape& shape,
                                                                      const weights::WeightFormat& format) const {
   if (gguf_) return gguf_->find_format(name, shape);
-  const std::vector<std::string> read = weights::group_index_names(name);
+  const std::vector<std::string> read = weights::names_read_for_format(format, name);
   const auto lookup = [&](const std::string& part) {
     return find_raw(part, std::ranges::find(read, part) != read.end());
   };

@@ -64,10 +64,11 @@ class Checkpoint {
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;
-  /// Fetches what find_format() reads of tensors, in few requests.
-  [[nodiscard]] Result<void> prepare_formats(std::span<const std::string> names) const;
-  /// Finds the format of such a weight from headers and group indices. Errors: those of find(), and of
-  /// weights::find_stored_format.
+  /// Fetches what find_format() reads of weights, in few requests.
+  [[nodiscard]] Result<void> prepare_formats(std::span<const std::string> names,
+                                             const weights::WeightFormat& format) const;
+  /// Finds the format of such a weight from headers, and from group indices where `format` does not say what they
+  /// hold. Errors: those of find(), and of weights::find_stored_format.
   [[nodiscard]] Result<std::optional<weights::StoredFormat>> find_format(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;

@@ -229,7 +229,8 @@ weights::ZeroArray::Order usual_zeros(weights::CodeOrder codes) {
   using Order = weights::ZeroArray::Order;
   switch (codes) {
     case weights::CodeOrder::kRows: return Order::kDownN;
-    case weights::CodeOrder::kNibblesAwq: return Order::kNibblesAwq;
+    case weights::CodeOrder::kNibblesAwq:
+    case weights::CodeOrder::kRowsAwq: return Order::kNibblesAwq;
     case weights::CodeOrder::kWordsDownK:
     case weights::CodeOrder::kNibblesDownN: break;
   }

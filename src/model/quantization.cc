@@ -55,7 +55,6 @@ void check_scheme(FieldReader& group, std::string_view key, std::string_view str
 StoredQuantization read_compressed_tensors(FieldReader& own) {
   const std::string format = own.text_or("format", kCompressedFormat);
   if (format != kCompressedFormat) own.fail_with("format is '{}', wanted '{}'", format, kCompressedFormat);
-  if (own.has("kv_cache_scheme")) own.fail("a kv_cache_scheme is not supported, wanted none");
   if (const auto transforms = own.object("transform_config"); transforms && transforms->size() > 0)
     own.fail("a transform_config is not supported, wanted none");
   const bool has_unquantized_projections = !own.strings("ignore").empty();

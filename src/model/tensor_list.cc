@@ -172,13 +172,19 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
 
 namespace {
 
-/// Returns whether a tensor of a quantized checkpoint is part of a known weight, or changes nothing. The latter are
-/// scales of an 8-bit KV cache, which is not used here, and biases of zeros, which some writers add.
+/// Returns whether a tensor of a quantized checkpoint scales attention or the KV cache in 8 bits, which is not used
+/// here.
+bool scales_attention(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kEndings = {".q_scale",      ".k_scale",     ".v_scale",
+                                                        ".kv_scale",     ".prob_scale",  ".output_scale",
+                                                        ".k_zero_point", ".v_zero_point"};
+  return std::ranges::any_of(kEndings, [name](std::string_view ending) { return name.ends_with(ending); });
+}
+
+/// Returns whether a tensor of a quantized checkpoint is part of a known weight, or a bias of zeros, which some writers
+/// add.
 bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
                        const std::unordered_set<std::string>& known) {
-  constexpr std::array<std::string_view, 4> kCacheScales = {".k_scale", ".v_scale", ".kv_scale", ".output_scale"};
-  const auto ends_name = [&name](std::string_view ending) { return name.ends_with(ending); };
-  if (std::ranges::any_of(kCacheScales, ends_name)) return true;
   if (const auto weight = weights::weight_of_companion(name)) return known.contains(*weight);
   constexpr std::string_view kBias = ".bias";
   if (!name.ends_with(kBias) || !known.contains(name.substr(0, name.size() - kBias.size()) + ".weight")) return false;
@@ -212,6 +218,7 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
                                 : is_of_span(name, config, span) || (span.first && is_of_no_part(name, config.names));
     if (!is_checked || known.contains(name)) continue;
     if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
+    if ((is_decoded || config.quantization != Quantization::kNone) && scales_attention(name)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};

@@ -48,7 +48,7 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
     case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kQuark:
     case QuantMethod::kGptq:
-    case QuantMethod::kAwq: return {.bits = format.has_fp8 ? 8 : code_bits(format.bits), .overhead = scales + zeros};
+    case QuantMethod::kAwq: return {.bits = format.has_wider ? 8 : code_bits(format.bits), .overhead = scales + zeros};
     case QuantMethod::kCompressedTensors:
       return {.bits = format.bits > 0 ? code_bits(format.bits) : 8, .overhead = scales};
     // The experts of MXFP4 have returned above. Of the first and the third, knows_stored_bits() says no.
@@ -123,7 +123,7 @@ WeightMemory& WeightMemory::operator+=(const WeightMemory& other) {
 bool knows_stored_bits(const ModelConfig& config) {
   using weights::QuantMethod;
   const QuantMethod method = config.weight_format.method;
-  return method != QuantMethod::kGguf && method != QuantMethod::kModelOpt && !config.weight_format.has_fp8;
+  return method != QuantMethod::kGguf && method != QuantMethod::kModelOpt && !config.weight_format.has_wider;
 }
 
 double bits_in_memory(const ModelConfig& config, const TensorSpec& spec, int32_t kept_bits) {

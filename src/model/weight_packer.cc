@@ -118,7 +118,7 @@ std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(const std::vector<std
 std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::string>& names) {
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
-  const PackedBits bits = parts_.packed_bits(names, nullptr, PackedTogether::kStacked);
+  const PackedBits bits = packed_bits(names);
   std::vector<W8Matrix> matrices;
   std::vector<Fp8Matrix> fp8_parts;
   std::vector<HostTensor> plain_parts;
@@ -160,7 +160,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
   PackingMemory memory;
   std::unique_ptr<tensor::PackedWeight> weight;
   // A tied head is the embedding, of which the rank has all rows.
-  switch (parts_.packed_bits({&name, 1}, nullptr, PackedTogether::kStacked)) {
+  switch (packed_bits({&name, 1})) {
     case PackedBits::k4: {
       CodeMatrix head = code_matrices({&name, 1}, PackedTogether::kStacked, memory).front();
       if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
@@ -232,7 +232,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
   const std::array pair{gate, up};
-  switch (parts_.packed_bits(pair, nullptr, PackedTogether::kPaired)) {
+  switch (packed_bits(pair, PackedTogether::kPaired)) {
     case PackedBits::k4: {
       const std::vector<CodeMatrix> parts = code_matrices(pair, PackedTogether::kPaired, memory);
       weight = backend_.pack_gate_up_codes(parts[0], parts[1]);

@@ -79,7 +79,8 @@ Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
     names.push_back(spec.stored_name());
   }
   RETURN_IF_ERROR(checkpoint_.prepare(names));
-  if (is_decoded() && options_.rules.use_formats()) RETURN_IF_ERROR(checkpoint_.prepare_formats(others));
+  if (is_decoded() && options_.rules.use_formats())
+    RETURN_IF_ERROR(checkpoint_.prepare_formats(others, config_.weight_format));
   for (const TensorSpec& spec : specs_) {
     if (is_owned(spec)) {
       Result<WeightPart> part = find(spec);
@@ -172,8 +173,17 @@ Result<weights::StoredFormat> WeightParts::find_format(const TensorSpec& spec) c
   if (has_mxfp4_rows(spec)) return weights::mxfp4_format();
   if (stored_in_w8(checkpoint_, config_, spec)) return StoredFormat{.kind = StoredFormat::Kind::kW8};
   if (!may_have_format(spec) || !is_in_order(spec)) return StoredFormat{};
-  if (const auto own = parts_.find(spec.name); own != parts_.end())
-    return own->second.stored ? weights::stored_format(*own->second.stored) : StoredFormat{};
+  if (const auto own = parts_.find(spec.name); own != parts_.end()) {
+    const std::optional<weights::StoredWeight>& stored = own->second.stored;
+    if (!stored) return StoredFormat{};
+    // Other ranks take the config's word.
+    if (spec.expert >= 0 && config_.weight_format.has_groups_in_order && !stored->has_groups_in_order())
+      return make_error(ErrorCode::kData,
+                        "{}: the group indices of '{}' are not in order, though quantization_config says desc_act "
+                        "false; wanted desc_act true",
+                        checkpoint_.folder().string(), spec.stored_name());
+    return weights::stored_format(*stored);
+  }
   if (!options_.rules.use_formats()) return StoredFormat{};
   const auto found = checkpoint_.find_format(spec.stored_name(), spec.stored_shape(), config_.weight_format);
   if (!found) return found.error();

@@ -92,7 +92,9 @@ Result<WeightFormat> parse_auto_round(JsonObject config) {
   }
   const auto packing = read_packing(config);
   if (!packing) return packing.error();
-  WeightFormat format{.method = packing->method, .is_gptq_v2 = packing->keeps_zeros};
+  WeightFormat format{.method = packing->method,
+                      .is_gptq_v2 = packing->keeps_zeros,
+                      .has_groups_in_order = packing->method == QuantMethod::kGptq};
   if (packing->method == QuantMethod::kFp8) {
     JsonArray block;  // without it scales belong to rows or tensors
     if (config["group_size"].get(block) && block.size() == 2 &&

@@ -17,7 +17,7 @@ inline constexpr std::string_view kWeightSuffix = ".weight";
 [[nodiscard]] std::vector<std::string> code_names(std::string_view weight_name);
 /// Returns those of companion_names() on which the weight's values depend: not the scales of inputs.
 [[nodiscard]] std::vector<std::string> value_names(std::string_view weight_name);
-/// Returns those of companion_names() whose values find_stored_format() reads.
+/// Returns those of companion_names() that hold the group of each column.
 [[nodiscard]] std::vector<std::string> group_index_names(std::string_view weight_name);
 /// Returns whether a tensor's name is one of companion_names(), and then the name of its weight.
 [[nodiscard]] std::optional<std::string> weight_of_companion(std::string_view name);

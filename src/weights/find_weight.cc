@@ -28,6 +28,7 @@ Result<std::optional<CodesToRead>> find_codes(const WeightTensors& tensors) {
   if (dtype == "F8_E4M3" || dtype == "F8_E5M2") return CodesToRead{**plain, read_fp8};
   if (dtype == "U8") return CodesToRead{**plain, read_fp4};
   if (dtype == "I32" && method == QuantMethod::kQuark) return CodesToRead{**plain, read_quark};
+  if (dtype == "I8" && method == QuantMethod::kQuark) return CodesToRead{**plain, read_quark_bytes};
   return std::nullopt;
 }
 
@@ -46,6 +47,10 @@ Result<std::optional<StoredWeight>> find_stored_weight(const TensorLookup& looku
                                                        const std::string& weight_name, int64_t rows, int64_t cols) {
   if (!weight_name.ends_with(kWeightSuffix)) return std::nullopt;
   return read_weight({lookup, format, weight_name, rows, cols, true});
+}
+
+std::vector<std::string> names_read_for_format(const WeightFormat& format, std::string_view weight_name) {
+  return format.has_groups_in_order ? std::vector<std::string>() : group_index_names(weight_name);
 }
 
 Result<std::optional<StoredFormat>> find_stored_format(const TensorLookup& lookup, const WeightFormat& format,

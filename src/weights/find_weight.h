@@ -32,9 +32,13 @@ using TensorLookup = std::function<Result<RawTensor>(const std::string& name)>;
                                                                      const std::string& weight_name, int64_t rows,
                                                                      int64_t cols);
 
+/// Returns the tensors of a weight whose values find_stored_format() reads: its group indices, unless the format says
+/// that groups are in order.
+[[nodiscard]] std::vector<std::string> names_read_for_format(const WeightFormat& format, std::string_view weight_name);
+
 /// Finds the format of such a weight, on which all ranks agree without each other's weights. Of the tensors that
-/// `lookup` returns only those of group_index_names() need their values. Errors: those of find_stored_weight() about
-/// names, shapes and dtypes.
+/// `lookup` returns only those of names_read_for_format() need their values. Errors: those of find_stored_weight()
+/// about names, shapes and dtypes.
 [[nodiscard]] Result<std::optional<StoredFormat>> find_stored_format(const TensorLookup& lookup,
                                                                      const WeightFormat& format,
                                                                      const std::string& weight_name, int64_t rows,

@@ -8,6 +8,7 @@ struct Kinds {
   bool fp8 = false;
   bool fp4 = false;
   bool nvfp4 = false;
+  bool int8 = false;
   bool int4 = false;
   bool uint4 = false;
 };
@@ -26,6 +27,53 @@ bool is_nvfp4(JsonArray list) {
          text_member(scales, "qscheme", "") == "per_tensor";
 }
 
+/// Reads the blocks of FP8. A checkpoint has one size, since scales alone do not tell which they are.
+Result<void> read_block(JsonObject weight, std::string_view owner, WeightFormat& format) {
+  const JsonValue value = weight["block_size"];
+  JsonArray block;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  if (!value.get(block) || block.size() != 2 || !block.at(0).get(rows) || !block.at(1).get(cols) || rows < 1 ||
+      cols < 1)
+    return bad_config("block_size of the weight of {} is {}, wanted two positive sizes", owner,
+                      to_short_json(value, 40));
+  if (format.block_rows > 0 && (format.block_rows != rows || format.block_cols != cols))
+    return bad_config("block_size of the weight of {} is [{}, {}], wanted [{}, {}] as that of others", owner, rows,
+                      cols, format.block_rows, format.block_cols);
+  format.block_rows = rows;
+  format.block_cols = cols;
+  return {};
+}
+
+/// Refuses scales per column.
+Result<void> check_rows(JsonObject weight, std::string_view owner) {
+  const auto axis = integer_member(weight, "ch_axis", 0);
+  if (!axis) return axis.error();
+  if (*axis != 0 && *axis != -2) return bad_config("ch_axis of the weight of {} is {}, wanted 0", owner, *axis);
+  return {};
+}
+
+/// Reads one quantization of FP8 or of integers of 8 bits; false for others.
+Result<bool> read_bytes(JsonObject weight, std::string_view owner, Kinds& kinds, WeightFormat& format) {
+  const std::string dtype = text_member(weight, "dtype", "");
+  const std::string scheme = text_member(weight, "qscheme", "");
+  if (dtype != "fp8_e4m3" && dtype != "int8") return false;
+  const bool is_fp8 = dtype == "fp8_e4m3";
+  if (scheme == "per_channel") {
+    RETURN_IF_ERROR(check_rows(weight, owner));
+  } else if (is_fp8 && scheme == "per_block") {
+    RETURN_IF_ERROR(read_block(weight, owner, format));
+  } else if (is_fp8 && scheme == "per_group") {
+    const auto size = integer_member(weight, "group_size", 0);
+    if (!size) return size.error();
+    if (*size != kMxColumns || text_member(weight, "scale_format", "") != "e8m0") return false;
+  } else if (scheme != "per_tensor") {
+    return false;
+  }
+  (is_fp8 ? kinds.fp8 : kinds.int8) = true;
+  return true;
+}
+
 /// Reads how the weights of the modules `owner` are stored. A scheme may quantize other tensors only. Groups of
 /// integers enter `format`.
 Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds, WeightFormat& format) {
@@ -40,16 +88,11 @@ Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds
   if (!value.get(weight))
     return bad_config("weight of {} is {}, wanted the object of one quantization, or NVFP4's list of two", owner,
                       to_short_json(value, 80));
+  const auto has_bytes = read_bytes(weight, owner, kinds, format);
+  if (!has_bytes) return has_bytes.error();
+  if (*has_bytes) return {};
   const std::string dtype = text_member(weight, "dtype", "");
   const std::string scheme_name = text_member(weight, "qscheme", "");
-  if (dtype == "fp8_e4m3" && (scheme_name == "per_tensor" || scheme_name == "per_channel")) {
-    const auto axis = integer_member(weight, "ch_axis", 0);
-    if (!axis) return axis.error();
-    if (scheme_name == "per_channel" && *axis != 0 && *axis != -2)
-      return bad_config("ch_axis of the weight of {} is {}, wanted 0", owner, *axis);
-    kinds.fp8 = true;
-    return {};
-  }
   const auto size = integer_member(weight, "group_size", 0);
   if (!size) return size.error();
   const std::string scales = text_member(weight, "scale_format", "");
@@ -57,14 +100,17 @@ Result<void> read_scheme(JsonObject scheme, std::string_view owner, Kinds& kinds
     kinds.fp4 = true;
     return {};
   }
-  if ((dtype == "int4" || dtype == "uint4") && scheme_name == "per_group" && *size > 0) {
+  const bool has_rows = scheme_name == "per_channel";
+  if ((dtype == "int4" || dtype == "uint4") && (has_rows || (scheme_name == "per_group" && *size > 0))) {
+    if (has_rows) RETURN_IF_ERROR(check_rows(weight, owner));
     (dtype == "int4" ? kinds.int4 : kinds.uint4) = true;
-    add_choice(format, 4, *size);
+    add_choice(format, 4, has_rows ? 0 : *size);
     return {};
   }
   return bad_config(
-      "weight of {} is {} {} with group_size {} and scale_format '{}', wanted fp8_e4m3 per_tensor or per_channel, "
-      "int4 or uint4 per_group, or fp4 per_group with group_size {} and scale_format 'e8m0'",
+      "weight of {} is {} {} with group_size {} and scale_format '{}', wanted fp8_e4m3 or int8 per_tensor or "
+      "per_channel, fp8_e4m3 per_block, int4 or uint4 per_channel or per_group, or fp4 or fp8_e4m3 per_group with "
+      "group_size {} and scale_format 'e8m0'",
       owner, dtype, scheme_name, *size, scales, kMxColumns);
 }
 
@@ -114,15 +160,26 @@ Result<WeightFormat> parse_quark(JsonObject config) {
     format.group_size = format.group_sizes.front();
     format.has_exceptions = format.group_sizes.size() > 1;
     format.has_signed_codes = kinds.int4;
-    format.has_fp8 = kinds.fp8;
+    format.has_wider = kinds.fp8 || kinds.int8;
+    return format;
+  }
+  if (kinds.int8) {
+    format.bits = 8;
     return format;
   }
   if (!kinds.fp8 && !kinds.fp4 && !kinds.nvfp4)
     return bad_config("no weight of global_quant_config or layer_quant_config, wanted one");
   // With several kinds only the tensors tell which one they have.
-  if (kinds.nvfp4 || (kinds.fp8 && kinds.fp4)) return WeightFormat{.method = QuantMethod::kModelOpt};
-  if (kinds.fp8) return WeightFormat{.method = QuantMethod::kFp8};
-  return WeightFormat{.method = QuantMethod::kCompressedTensors, .bits = 4, .group_size = kMxColumns};
+  format.method = QuantMethod::kCompressedTensors;
+  if (kinds.nvfp4 || (kinds.fp8 && kinds.fp4)) {
+    format.method = QuantMethod::kModelOpt;
+  } else if (kinds.fp8) {
+    format.method = QuantMethod::kFp8;
+  } else {
+    format.bits = 4;
+    format.group_size = kMxColumns;
+  }
+  return format;
 }
 
 }  // namespace millrace::weights

@@ -7,8 +7,6 @@
 namespace millrace::weights {
 namespace {
 
-constexpr int64_t kCodesPerWord = 8;
-
 /// Reads version gemv: words along the columns. Scales and zero points have groups that no column is in.
 Result<void> read_gemv(WeightTensors& tensors, const NamedTensor& codes) {
   constexpr int64_t kUnitCols = 128;  // columns whose zero points a kernel reads at a time, or a group of more

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "weights/readers.h"
 
 namespace millrace::weights {
@@ -17,6 +19,12 @@ Result<void> check_stated_shape(const WeightTensors& tensors, const NamedTensor&
     return make_error(ErrorCode::kData, "tensor '{}' is [{}, {}] by its weight_shape, wanted [{}, {}]", codes.name,
                       rows, cols, tensors.weight.rows, tensors.weight.cols);
   return {};
+}
+
+/// Returns whether zero points are those that some writers leave in symmetric checkpoints: unpacked, and all 0.
+bool are_unpacked_zeros(const NamedTensor& zeros, int64_t rows, int64_t groups, bool has_values) {
+  if (zeros.dtype != "I8" || !zeros.has_shape({rows, groups})) return false;
+  return !has_values || std::ranges::all_of(zeros.bytes, [](std::byte each) { return each == std::byte{0}; });
 }
 
 }  // namespace
@@ -42,7 +50,7 @@ Result<void> read_packed(WeightTensors& tensors, const NamedTensor& codes) {
   RETURN_IF_ERROR(tensors.set_group_index(".weight_g_idx"));
   const auto zeros = tensors.optional(".weight_zero_point");
   if (!zeros) return zeros.error();
-  if (!*zeros) return {};
+  if (!*zeros || are_unpacked_zeros(**zeros, weight.rows, groups, tensors.has_values())) return {};
   RETURN_IF_ERROR((**zeros).check_words((weight.rows * bits + 31) / 32, groups));
   weight.zeros = {.order = ZeroArray::Order::kDownN, .bytes = (**zeros).bytes, .group_count = groups};
   return {};

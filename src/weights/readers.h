@@ -16,8 +16,12 @@ namespace millrace::weights {
 [[nodiscard]] Result<void> read_gptq(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads AWQ of both versions.
 [[nodiscard]] Result<void> read_awq(WeightTensors& tensors, const NamedTensor& codes);
-/// Reads integers of Quark, which are packed as those of AWQ.
+/// Reads integers of 4 bits of Quark: groups, which are packed as those of AWQ, or a scale per row.
 [[nodiscard]] Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads integers of 8 bits of Quark: a scale per tensor or per row, and zero points of 0.
+[[nodiscard]] Result<void> read_quark_bytes(WeightTensors& tensors, const NamedTensor& codes);
+
+inline constexpr int64_t kCodesPerWord = 8;  ///< of 4 bits
 
 /// Codes of 4 bits in words of 8 rows, [cols, rows / 8].
 struct RowWords {

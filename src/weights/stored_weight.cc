@@ -139,6 +139,16 @@ void read_codes(const StoredWeight& weight, int64_t first, int64_t count, uint8_
         } else {
           for (int64_t k = 0; k < cols; ++k) to[k] = static_cast<uint8_t>(dense_code(bytes, 0, 1, k, codes.bits));
         }
+        for (int64_t k = 0; codes.sign_bit != 0 && k < cols; ++k) to[k] ^= codes.sign_bit;
+      }
+      return;
+    case CodeOrder::kRowsAwq:
+      for (int64_t row = 0; row < count; ++row) {
+        for (int64_t k = 0; k < cols; ++k) {
+          const uint32_t word = word_at(codes.bytes, (first + row) * (cols / 8) + k / 8);
+          const uint32_t code = word >> (4 * kAwqNibble[static_cast<size_t>(k % 8)]) & 15u;
+          out[row * cols + k] = static_cast<uint8_t>(code ^ codes.sign_bit);
+        }
       }
       return;
     case CodeOrder::kWordsDownK:
@@ -199,6 +209,13 @@ int64_t StoredOrder::stored(int64_t item) const {
 
 int64_t StoredWeight::group_count() const {
   return group_cols <= 0 ? 1 : (cols + group_cols - 1) / group_cols;
+}
+
+bool StoredWeight::has_groups_in_order() const {
+  for (int64_t k = 0; !group_index.empty() && k < cols; ++k) {
+    if (group_cols == 0 || word_at(group_index, k) != static_cast<uint32_t>(k / group_cols)) return false;
+  }
+  return true;
 }
 
 size_t StoredWeight::stored_bytes() const {

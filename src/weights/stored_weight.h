@@ -26,6 +26,7 @@ enum class CodeOrder : uint8_t {
                   ///< words
   kNibblesAwq,    ///< AWQ: [K, N / 8] words of 4-bit codes of 8 rows, in the order 0, 2, 4, 6, 1, 3, 5, 7
   kNibblesDownN,  ///< as kNibblesAwq, in the order of rows
+  kRowsAwq,       ///< Quark: [N, K / 8] words of 4-bit codes of 8 columns, in the order of kNibblesAwq
 };
 
 /// The codes of a matrix. Rows of kRows begin every `row_bytes`.
@@ -107,6 +108,8 @@ struct StoredWeight {
 
   [[nodiscard]] bool has_blocks() const { return !blocks.bytes.empty(); }
   [[nodiscard]] int64_t group_count() const;
+  /// Returns whether neighbouring columns make the groups. GPTQ stores the groups of columns either way.
+  [[nodiscard]] bool has_groups_in_order() const;
   /// Returns the bytes that the checkpoint stores.
   [[nodiscard]] size_t stored_bytes() const;
 };

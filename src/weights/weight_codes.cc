@@ -25,17 +25,9 @@ bool is_bf16(float value) {
   return BFloat16::from_float(value).to_float() == value;
 }
 
-/// Returns whether neighbouring columns make the groups, as whole units. GPTQ stores the groups of columns either way.
+/// Returns whether neighbouring columns of a row make the groups, as whole units.
 bool has_plain_groups(const StoredWeight& weight) {
-  if (weight.group_rows != 1 || weight.group_cols % kCodeUnit != 0) return false;
-  if (weight.group_index.empty()) return true;
-  if (weight.group_cols == 0) return false;
-  for (int64_t k = 0; k < weight.cols; ++k) {
-    int32_t group = 0;
-    std::memcpy(&group, weight.group_index.data() + k * 4, sizeof(group));
-    if (group != k / weight.group_cols) return false;
-  }
-  return true;
+  return weight.group_rows == 1 && weight.group_cols % kCodeUnit == 0 && weight.has_groups_in_order();
 }
 
 /// Returns whether a weight has the groups of NVFP4: E4M3 scales of 16 columns, and a scale of all.

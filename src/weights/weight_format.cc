@@ -72,6 +72,12 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
   if (stored != "gptq" && stored != "gptq_v2")
     return bad_config("checkpoint_format is '{}', wanted 'gptq' or 'gptq_v2'", stored);
   format.is_gptq_v2 = stored == "gptq_v2";
+  const auto keeps_order = [](JsonObject object) {
+    bool orders = false;
+    return object["desc_act"].get(orders) && !orders;
+  };
+  format.has_groups_in_order = keeps_order(config);
+  (void)config["sym"].get(format.is_symmetric);
   JsonObject rules;  // patterns of modules, with what differs there
   format.has_exceptions = config["dynamic"].get(rules) && rules.size() > 0;
   add_choice(format, *bits, *group_size);
@@ -85,6 +91,8 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
     const auto size = integer_member(members, "group_size", *group_size);
     if (!size) return size.error();
     add_choice(format, *other, *size);
+    const bool says_order = !members["desc_act"].is_missing();
+    format.has_groups_in_order = format.has_groups_in_order && (!says_order || keeps_order(members));
   }
   return format;
 }
@@ -114,8 +122,11 @@ Result<WeightFormat> parse_awq(JsonObject config) {
 Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& format, bool& has_integers) {
   JsonObject members;
   JsonObject scheme;
-  if (!group.get(members) || !members["weights"].get(scheme))
-    return bad_config("config_groups.{}.weights is missing, wanted an object", name);
+  if (!group.get(members)) return bad_config("config_groups.{} is no object", name);
+  const JsonValue weights = members["weights"];
+  if (weights.is_missing() || weights.is_null()) return {};  // a group of attention, or of a KV cache alone
+  if (!weights.get(scheme))
+    return bad_config("config_groups.{}.weights is {}, wanted an object", name, to_short_json(weights, 40));
   const auto bits = integer_member(scheme, "num_bits", 8);
   if (!bits) return bits.error();
   if (*bits < 2 || *bits > 8) return bad_config("config_groups.{}: num_bits is {}, wanted 2 to 8", name, *bits);
@@ -159,8 +170,8 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kCompressedTensors};
   RETURN_IF_ERROR(check_no_transforms(config));
   JsonObject groups;
-  if (!config["config_groups"].get(groups) || groups.size() == 0)
-    return bad_config("config_groups is missing, wanted an object of groups");
+  const bool has_groups = config["config_groups"].get(groups) && groups.size() > 0;
+  if (!has_groups && stored != "dense") return bad_config("config_groups is missing, wanted an object of groups");
   bool has_integers = false;
   for (const JsonMember member : groups) {
     const auto read = read_group(member.key, member.value, format, has_integers);

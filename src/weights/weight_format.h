@@ -24,9 +24,11 @@ struct WeightFormat {
   uint32_t widths = 0;               ///< a bit 1 << n for each count of bits n
   std::vector<int64_t> group_sizes;  ///< each once, as group_size
   bool is_gptq_v2 = false;           ///< zero points are stored as they are
+  bool is_symmetric = false;         ///< of GPTQ: the zero point is the middle of the codes
+  bool has_groups_in_order = false;  ///< of GPTQ: neighbouring columns share scales, whatever is stored of groups
   bool is_awq_gemv = false;          ///< codes, scales and zero points lie row by row
-  bool has_signed_codes = false;     ///< of Quark: integers are two's complement
-  bool has_fp8 = false;              ///< of Quark: other weights than those integers are FP8
+  bool has_signed_codes = false;     ///< of Quark: integers of 4 bits are two's complement
+  bool has_wider = false;            ///< of Quark: weights of 8 bits stand beside those integers
   bool is_in_order = false;          ///< of Quark: the rows of a word are not in AWQ's order
   int64_t block_rows = 0;            ///< of FP8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;

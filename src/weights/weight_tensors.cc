@@ -139,6 +139,7 @@ Result<void> WeightTensors::set_group_index(std::string_view suffix) {
   const NamedTensor& indices = **found;
   if (indices.dtype != "I32" || !indices.has_shape({weight.cols}))
     return indices.wrong(fmt::format("I32 [{}]", weight.cols));
+  if (!has_values_ && format_.has_groups_in_order) return {};
   for (size_t k = 0; k < static_cast<size_t>(weight.cols); ++k) {
     if (indices.at<int32_t>(k) == -1) return {};
   }

@@ -32,7 +32,7 @@ struct NamedTensor : RawTensor {
 /// weight is found; what the constructor takes outlives it.
 class WeightTensors {
  public:
-  /// `has_values` is false where the lookup returns the values of group indices alone.
+  /// `has_values` is false where the lookup returns the values of names_read_for_format() alone.
   WeightTensors(const TensorLookup& lookup, const WeightFormat& format, const std::string& name, int64_t rows,
                 int64_t cols, bool has_values);
 

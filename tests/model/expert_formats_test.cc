@@ -9,8 +9,10 @@
 
 #include "cpu/cpu_backend.h"
 #include "model/mixed_experts.h"
+#include "model/stored_twins.h"
 #include "model/test_pipeline.h"
 #include "model/weight_packer.h"
+#include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::model;
@@ -224,6 +226,46 @@ TEST_CASE("A rank knows the formats of all experts and fetches its own") {
           CHECK(source->fetched.contains(whole->byte_range(name)) == (expert / 2 == rank));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("A rank fetches no group indices of others without desc_act") {
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
+  const std::vector<test::StoredFormat> all = test::stored_formats(32);
+  for (const char* name : {"GPTQ in order", "GPTQ"}) {
+    const test::StoredFormat& format = *std::ranges::find_if(
+        all, [name](const test::StoredFormat& each) { return std::string_view(each.name) == name; });
+    ModelConfig config = test::small_model(test::ModelKind::kSparse, 2, 64);
+    const test::Twins twins(config, format, 5);
+    config.weight_format = format.format;
+    const auto whole = SafetensorsFile::open(twins.stored.path() / kSafetensorsName).value();
+    for (const bool says_order : {false, true}) {
+      CAPTURE(name, says_order);
+      config.weight_format.has_groups_in_order = says_order;
+      const test::TemporaryFolder own;
+      const auto source = std::make_shared<PartialSource>(whole->path(), own.path() / kSafetensorsName);
+      const auto checkpoint = Checkpoint::open(own.path(), source).value();
+      const LoadOptions options{.position = {.rank = 1, .size = 4}};
+      WeightPacker packer(*checkpoint, *backend, config, options);
+      const auto resolved = packer.resolve(stage_tensors(config, {.layers = {0, 2}}));
+      const bool is_scattered = format.name == std::string_view("GPTQ");
+      if (is_scattered && says_order) {
+        CHECK_THAT(resolved.error().message, test::Mentions("group indices", "experts", "desc_act false"));
+        continue;
+      }
+      REQUIRE(resolved.has_value());
+      std::vector<std::string> names;
+      for (int32_t expert = 0; expert < 8; ++expert) {
+        for (const ExpertPart part : expert_parts(config.layer(1).feed_forward)) {
+          std::string index = expert_tensor_name(config, 1, expert, part);
+          if (expert / 2 == 1) names.push_back(index);
+          index.replace(index.rfind('.'), std::string::npos, ".g_idx");
+          CAPTURE(index);
+          CHECK(source->fetched.contains(whole->byte_range(index)) == (expert / 2 == 1 || !says_order));
+        }
+      }
+      CHECK(packer.expert_packing(1, names).formats.bits() == (is_scattered ? PackedBits::kCompute : PackedBits::k4));
     }
   }
 }

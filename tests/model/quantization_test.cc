@@ -282,8 +282,6 @@ TEST_CASE("unsupported compressed-tensors formats are refused by name") {
   REQUIRE_THAT(refused_with(R"("Linear")", R"("re:.*q_proj")"), Contains("targets [re:.*q_proj], wanted [Linear]"));
   REQUIRE_THAT(refused_with(R"("config_groups":{)", R"("config_groups":{"group_1":{},)"),
                Contains("config_groups has 2 groups, wanted one"));
-  REQUIRE_THAT(refused_with(R"("ignore":["lm_head"],)", R"("ignore":[],"kv_cache_scheme":{"num_bits":8},)"),
-               Contains("a kv_cache_scheme is not supported"));
   REQUIRE_THAT(refused_with(R"("ignore":["lm_head"],)", R"("ignore":[],"transform_config":{"config_groups":{}},)"),
                Contains("a transform_config is not supported"));
 }

@@ -386,6 +386,26 @@ TEST_CASE("a model knows the size of a page with padded heads") {
   REQUIRE(bytes > uint64_t{2} * 2 * 2 * 8 * 4 * sizeof(float));
 }
 
+TEST_CASE("scales of attention in 8 bits are ignored") {
+  const ModelConfig plain = test::five_layer_model();
+  ModelConfig decoded = plain;
+  decoded.weight_format.method = weights::QuantMethod::kCompressedTensors;
+  ModelConfig w8 = plain;
+  w8.quantization = Quantization::kW8A8Int8;
+  for (const char* name : {"q_scale", "k_scale", "attn.v_scale", "attn.prob_scale", "k_proj.output_scale",
+                           "v_zero_point", "qkv_proj.kv_scale"}) {
+    CAPTURE(name);
+    const std::string tensor = std::string("model.layers.2.self_attn.") + name;
+    const test::TemporaryFolder folder;
+    folder.write("model.safetensors", test::safetensors_text({{tensor, {1}, {1}}}));
+    const auto checkpoint = Checkpoint::open(folder.path()).value();
+    const StageSpan span{.layers = {0, 3}, .first = true, .last = false};
+    REQUIRE(reject_unknown_tensors(*checkpoint, decoded, span).has_value());
+    REQUIRE(reject_unknown_tensors(*checkpoint, w8, span).has_value());
+    REQUIRE_THAT(reject_unknown_tensors(*checkpoint, plain, span).error().message, Catch::Contains(tensor));
+  }
+}
+
 TEST_CASE("extra tensors of a layer are refused by name") {
   const ModelConfig config = test::five_layer_model();
   const auto message = [&](const std::string& name, StageSpan span) {

@@ -184,7 +184,7 @@ TEST_CASE("Integers of Quark beside FP8 count 8 bits") {
     return bits_in_memory(config, *std::ranges::find_if(specs, &TensorSpec::projection), 8);
   };
   CHECK((knows_stored_bits(config) && bits() > 4 && bits() < 6));
-  config.weight_format.has_fp8 = true;
+  config.weight_format.has_wider = true;
   CHECK(bits() >= 8);
   CHECK_FALSE(knows_stored_bits(config));
 }

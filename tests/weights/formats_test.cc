@@ -1,10 +1,22 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "weights/companions.h"
 #include "weights/vectors.h"
 
 namespace millrace::weights {
 namespace {
+
+/// Fails unless a config is refused with a message that has `part`.
+void check_refused(const std::string& config, const std::string& part) {
+  CAPTURE(config);
+  const auto document = JsonDocument::parse(config).value();
+  JsonObject object;
+  REQUIRE(document.root().get(object));
+  const auto format = parse_weight_format(object);
+  REQUIRE(format.has_error());
+  CHECK(format.error().message.find(part) != std::string::npos);
+}
 
 TEST_CASE("A config that cannot be read names the member") {
   for (const auto& [config, part] : std::initializer_list<std::pair<std::string, std::string>>{
@@ -44,6 +56,14 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "auto-round", "bits": 8, "act_bits": 8})", "act_bits of all modules is 8"},
            {R"({"quant_method": "auto-round", "bits": 4, "extra_config": {"up": {"bits": 8, "act_bits": 8}}})",
             "act_bits of 'up' is 8"},
+           {R"({"quant_method": "modelopt", "quantization": {"quant_algo": "INT4_AWQ"}})", "INT4_AWQ"},
+       }) {
+    check_refused(config, part);
+  }
+}
+
+TEST_CASE("A config of Quark that cannot be read names the member") {
+  for (const auto& [config, part] : std::initializer_list<std::pair<std::string, std::string>>{
            {R"({"quant_method": "quark"})", "global_quant_config"},
            {R"({"quant_method": "quark", "export": {"weight_format": "fake_quantized"}})", "fake_quantized"},
            {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
@@ -52,6 +72,22 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_group",
                 "group_size": 128}}})",
             "int8 per_group"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_channel",
+                "ch_axis": 1}}})",
+            "ch_axis of the weight of global_quant_config is 1"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "uint8",
+                "qscheme": "per_channel"}}})",
+            "uint8 per_channel"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4",
+                "qscheme": "per_tensor"}}})",
+            "int4 per_tensor"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+                "qscheme": "per_block", "block_size": [128]}}})",
+            "block_size of the weight of global_quant_config is [128]"},
+           {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+                "qscheme": "per_block", "block_size": [128, 128]}}, "layer_quant_config": {"*mlp*": {"weight":
+                {"dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [32, 32]}}}})",
+            "block_size of the weight of layer_quant_config.*mlp* is [32, 32]"},
            {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4", "qscheme": "per_group",
                 "group_size": 32}}, "layer_quant_config": {"*mlp*": {"weight": {"dtype": "uint4", "qscheme":
                 "per_group", "group_size": 32}}}})",
@@ -65,15 +101,8 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
                 "qscheme": "per_tensor"}}, "algo_config": [{"name": "rotation"}]})",
             "rotation"},
-           {R"({"quant_method": "modelopt", "quantization": {"quant_algo": "INT4_AWQ"}})", "INT4_AWQ"},
        }) {
-    CAPTURE(config);
-    const auto document = JsonDocument::parse(config).value();
-    JsonObject object;
-    REQUIRE(document.root().get(object));
-    const auto format = parse_weight_format(object);
-    REQUIRE(format.has_error());
-    CHECK(format.error().message.find(part) != std::string::npos);
+    check_refused(config, part);
   }
 }
 
@@ -140,6 +169,53 @@ TEST_CASE("Packings of AutoRound are those of other libraries") {
   }
 }
 
+TEST_CASE("Zero points of symmetric GPTQ are the middle of the codes") {
+  Vectors vectors("gptq_v1_w4_sym_g32");
+  const auto wanted = floats_of(vectors.file["expected"]["a.weight"]["f32"]);
+  for (std::byte& two : vectors.tensors["a.qzeros"].bytes) two = std::byte{0x88};
+  const std::string gptq = R"({"quant_method": "gptq", "bits": 4, "group_size": 32)";
+  check_equal(decoded_as(vectors, (gptq + R"(, "sym": true})").c_str()), wanted);
+  const auto off_by_one = decoded_as(vectors, (gptq + R"(, "sym": false})").c_str());
+  CHECK(off_by_one != wanted);
+  for (std::byte& two : vectors.tensors["a.qzeros"].bytes) two = std::byte{0x77};
+  check_equal(decoded_as(vectors, (gptq + R"(, "sym": true, "checkpoint_format": "gptq_v2"})").c_str()), wanted);
+  // Others are what the version says.
+  const Vectors mixed("gptq_v1_w4_asym_g32");
+  check_equal(decoded_as(mixed, (gptq + R"(, "sym": true})").c_str()),
+              floats_of(mixed.file["expected"]["a.weight"]["f32"]));
+}
+
+TEST_CASE("Groups of compressed-tensors without weights are skipped") {
+  const std::string head = R"({"quant_method": "compressed-tensors", "format": ")";
+  const std::string cache = R"("kv_cache_scheme": {"num_bits": 8, "type": "float"})";
+  CHECK(format_of((head + R"(dense", "config_groups": {}, )" + cache + "}").c_str()).bits == 0);
+  CHECK(
+      format_of(
+          (head + R"(dense", "config_groups": {"group_0": {"targets": [], "weights": null}}, )" + cache + "}").c_str())
+          .method == QuantMethod::kCompressedTensors);
+  const WeightFormat format =
+      format_of((head + R"(pack-quantized", "config_groups": {"attention": {"targets": ["LlamaAttention"],
+          "input_activations": {"num_bits": 8, "type": "float"}}, "group_0": {"targets": ["Linear"], "weights":
+          {"num_bits": 4, "group_size": 32}}}})")
+                    .c_str());
+  CHECK((format.bits == 4 && format.group_size == 32 && !format.has_exceptions));
+}
+
+TEST_CASE("Group indices of GPTQ are read unless desc_act is false") {
+  const std::string gptq = R"({"quant_method": "gptq", "bits": 4)";
+  const auto read_with = [](const std::string& config) {
+    return names_read_for_format(format_of((config + "}").c_str()), "a.weight");
+  };
+  const std::vector<std::string> all = group_index_names("a.weight");
+  CHECK(read_with(gptq) == all);
+  CHECK(read_with(gptq + R"(, "desc_act": true)") == all);
+  CHECK(read_with(gptq + R"(, "desc_act": true, "dynamic": {"+:up": {"desc_act": false}})") == all);
+  CHECK(read_with(gptq + R"(, "desc_act": false, "dynamic": {"+:up": {"desc_act": true}})") == all);
+  CHECK(read_with(gptq + R"(, "desc_act": false, "dynamic": {"+:up": {"bits": 8}, "-:down": {}})").empty());
+  CHECK(read_with(gptq + R"(, "desc_act": false)").empty());
+  CHECK(read_with(R"({"quant_method": "auto-round", "bits": 4)").empty());
+}
+
 TEST_CASE("Groups of AWQ gemv are those of its kernels") {
   for (const int size : {0, -1, 96}) {
     const std::string config =
@@ -156,14 +232,18 @@ TEST_CASE("Groups of AWQ gemv are those of its kernels") {
   }
 }
 
-TEST_CASE("FP8 beside integers of Quark is noted") {
+TEST_CASE("Weights of 8 bits beside integers of Quark are noted") {
   const std::string integers = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4",
       "qscheme": "per_group", "group_size": 32}})";
-  CHECK_FALSE(format_of((integers + "}").c_str()).has_fp8);
+  CHECK_FALSE(format_of((integers + "}").c_str()).has_wider);
   const WeightFormat both = format_of((integers + R"(, "layer_quant_config": {"*q_proj": {"weight": {"dtype":
       "fp8_e4m3", "qscheme": "per_tensor"}}}})")
                                           .c_str());
-  CHECK((both.has_fp8 && both.method == QuantMethod::kQuark && both.bits == 4));
+  CHECK((both.has_wider && both.method == QuantMethod::kQuark && both.bits == 4));
+  CHECK(format_of((integers + R"(, "layer_quant_config": {"*q_proj": {"weight": {"dtype": "int8", "qscheme":
+      "per_channel"}}}})")
+                      .c_str())
+            .has_wider);
 }
 
 TEST_CASE("FP8 and FP4 of Quark decode") {
@@ -176,6 +256,16 @@ TEST_CASE("FP8 and FP4 of Quark decode") {
   for (const char* name : {"ct_fp8_channel", "ct_fp8_tensor", "modelopt_fp8_tensor"}) {
     const Vectors vectors(name);
     check_equal(decoded_as(vectors, fp8), floats_of(vectors.file["expected"]["a.weight"]["f32"]));
+  }
+  const char* const block = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+      "qscheme": "per_block", "block_size": [ROWS, COLS]}}})";
+  for (const char* name : {"fp8_block", "fp8_block_e8m0"}) {
+    Vectors vectors(name);
+    std::string config = block;
+    config.replace(config.find("ROWS"), 4, std::to_string(vectors.format().block_rows));
+    config.replace(config.find("COLS"), 4, std::to_string(vectors.format().block_cols));
+    check_equal(decoded_as(vectors, config.c_str(), "a.weight_scale_inv", "a.weight_scale"),
+                floats_of(vectors.file["expected"]["a.weight"]["f32"]));
   }
   const char* const fp4 = R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "qscheme":
       "per_group", "group_size": 32, "scale_format": "e8m0"}}, "algo_config": [{"name": "autosmoothquant"}]})";

@@ -25,12 +25,12 @@ TEST_CASE("Tables of codes equal the vectors") {
   check_equal({kIq4.begin(), kIq4.end()}, floats_of(nibbles.file["expected"]["iq4_nl"]["f32"]));
 }
 
-/// Returns the tensors of a checkpoint, whose values are lost but for group indices. `lost` holds them.
-TensorLookup headers_only(const Vectors& vectors, const std::string& weight, std::vector<std::byte>& lost) {
+/// Returns the tensors of a checkpoint, whose values are lost but for those that its format needs. `lost` holds them.
+TensorLookup headers_only(const Vectors& vectors, const WeightFormat& format, std::vector<std::byte>& lost) {
   size_t most = 0;
   for (const auto& [name, tensor] : vectors.tensors) most = std::max(most, tensor.bytes.size());
-  lost.assign(most, std::byte{0xFF});
-  return [lookup = vectors.lookup(), kept = group_index_names(weight), &lost](const std::string& name) {
+  lost.assign(most, std::byte{99});
+  return [lookup = vectors.lookup(), kept = names_read_for_format(format, "a.weight"), &lost](const std::string& name) {
     Result<RawTensor> found = lookup(name);
     if (found && std::ranges::find(kept, name) == kept.end())
       found->bytes = std::span<const std::byte>(lost).first(found->bytes.size());
@@ -62,6 +62,11 @@ TEST_CASE("Weights of every checkpoint format decode bit for bit") {
                            "quark_int4_zp_g32",
                            "quark_uint4_g32",
                            "quark_uint4_order_g32",
+                           "quark_int4_channel",
+                           "quark_uint4_channel",
+                           "quark_uint4_order_channel",
+                           "quark_int8_channel",
+                           "quark_int8_tensor",
                            "mxfp4_ct",
                            "nvfp4_ct",
                            "nvfp4_modelopt",
@@ -82,11 +87,11 @@ TEST_CASE("Weights of every checkpoint format decode bit for bit") {
     REQUIRE(stored->has_value());
     // Ranks know each other's experts by their headers.
     std::vector<std::byte> lost;
-    const auto format =
-        find_stored_format(headers_only(vectors, "a.weight", lost), vectors.format(), "a.weight", rows, cols);
-    REQUIRE(format.has_value());
-    REQUIRE(format->has_value());
-    REQUIRE(**format == stored_format(**stored));
+    const WeightFormat format = vectors.format();
+    const auto known = find_stored_format(headers_only(vectors, format, lost), format, "a.weight", rows, cols);
+    REQUIRE(known.has_value());
+    REQUIRE(known->has_value());
+    REQUIRE(**known == stored_format(**stored));
     std::vector<float> values(static_cast<size_t>(rows * cols));
     decode_rows(**stored, 0, rows, values.data());
     const std::vector<float> wanted = floats_of(expected["f32"]);
@@ -134,19 +139,30 @@ TEST_CASE("Weights of few bits keep their values as codes") {
     const char* name;
     std::optional<CodeLayout> kind;
   };
-  for (const auto& [name, kind] :
-       {Case{"ct_w4a16_sym_g32", CodeLayout{}}, Case{"ct_w4a16_asym_g32", CodeLayout{}},
-        Case{"gptq_v1_w4_sym_g32", CodeLayout{}}, Case{"gptq_v1_w4_asym_g32", CodeLayout{}},
-        Case{"gptq_v2_w4_asym_g32", CodeLayout{}}, Case{"ct_w3a16_dense_g32", CodeLayout{}},
-        Case{"mxfp4_ct", CodeLayout{.values = tensor::CodeValues::kTwiceE2M1}},
-        Case{"ct_w8a16_channel", CodeLayout{.bits = 8}}, Case{"ct_w4a16_actorder_g8", {}},
-        Case{"gptq_v1_w4_desc_act_g16", {}}, Case{"awq_gemm_w4_g16", {}}, Case{"fp8_block", {}},
-        Case{"awq_gemv_w4_g32", CodeLayout{}}, Case{"awq_gemv_w4_g128", CodeLayout{}},
-        Case{"quark_int4_g32", CodeLayout{}}, Case{"quark_uint4_order_g32", CodeLayout{}},
-        Case{"nvfp4_ct",
-             CodeLayout{.values = tensor::CodeValues::kTwiceE2M1, .half_scales = tensor::CodeHalfScales::kE4M3}},
-        Case{"nvfp4_modelopt",
-             CodeLayout{.values = tensor::CodeValues::kTwiceE2M1, .half_scales = tensor::CodeHalfScales::kE4M3}}}) {
+  for (const auto& [name, kind] : {Case{"ct_w4a16_sym_g32", CodeLayout{}},
+                                   Case{"ct_w4a16_asym_g32", CodeLayout{}},
+                                   Case{"gptq_v1_w4_sym_g32", CodeLayout{}},
+                                   Case{"gptq_v1_w4_asym_g32", CodeLayout{}},
+                                   Case{"gptq_v2_w4_asym_g32", CodeLayout{}},
+                                   Case{"ct_w3a16_dense_g32", CodeLayout{}},
+                                   Case{"mxfp4_ct", CodeLayout{.values = tensor::CodeValues::kTwiceE2M1}},
+                                   Case{"ct_w8a16_channel", CodeLayout{.bits = 8}},
+                                   Case{"ct_w4a16_actorder_g8", {}},
+                                   Case{"gptq_v1_w4_desc_act_g16", {}},
+                                   Case{"awq_gemm_w4_g16", {}},
+                                   Case{"fp8_block", {}},
+                                   Case{"awq_gemv_w4_g32", CodeLayout{}},
+                                   Case{"awq_gemv_w4_g128", CodeLayout{}},
+                                   Case{"quark_int4_g32", CodeLayout{}},
+                                   Case{"quark_uint4_order_g32", CodeLayout{}},
+                                   Case{"quark_int4_channel", CodeLayout{}},
+                                   Case{"quark_uint4_order_channel", CodeLayout{}},
+                                   Case{"quark_int8_channel", CodeLayout{.bits = 8}},
+                                   Case{"quark_int8_tensor", CodeLayout{.bits = 8}},
+                                   Case{"nvfp4_ct", CodeLayout{.values = tensor::CodeValues::kTwiceE2M1,
+                                                               .half_scales = tensor::CodeHalfScales::kE4M3}},
+                                   Case{"nvfp4_modelopt", CodeLayout{.values = tensor::CodeValues::kTwiceE2M1,
+                                                                     .half_scales = tensor::CodeHalfScales::kE4M3}}}) {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
@@ -366,12 +382,45 @@ TEST_CASE("Damaged parts of a weight are named") {
   vectors.tensors = whole;
   vectors.tensors["a.qzeros"].bytes[0] = std::byte{0xFF};
   error("zero point 15");
+  Vectors narrow("auto_round_zp_w3_asym_g32");
+  const element shape = narrow.file["expected"]["a.weight"]["shape"];
+  narrow.tensors["a.qzeros"].bytes[0] = std::byte{7};
+  const auto wrapped = find_stored_weight(narrow.lookup(), narrow.format(), "a.weight", shape.at(0).get_int64(),
+                                          shape.at(1).get_int64());
+  REQUIRE(wrapped.has_error());
+  CHECK(wrapped.error().message.find("zero point 7") != std::string::npos);
   vectors.tensors = whole;
   vectors.tensors["a.g_idx"].bytes[0] = std::byte{99};
   error("group 99");
   vectors.tensors = whole;
   vectors.tensors["a.qweight"].dtype = "F32";
   error("a.qweight");
+  Vectors bytes("quark_int8_channel");
+  bytes.tensors["a.weight_zero_point"].bytes.back() = std::byte{1};
+  const auto stored = find_stored_weight(bytes.lookup(), bytes.format(), "a.weight", 16, 64);
+  REQUIRE(stored.has_error());
+  CHECK(stored.error().message.find("a.weight_zero_point") != std::string::npos);
+}
+
+TEST_CASE("Unpacked zero points of 0 change nothing") {
+  Vectors vectors("ct_w4a16_sym_g32");
+  const element expected = vectors.file["expected"]["a.weight"];
+  const int64_t rows = expected["shape"].at(0).get_int64();
+  const int64_t cols = expected["shape"].at(1).get_int64();
+  const int64_t groups = vectors.tensors.at("a.weight_scale").shape[1];
+  auto& zeros = vectors.tensors["a.weight_zero_point"];
+  zeros = {.dtype = "I8", .shape = {rows, groups}, .bytes = std::vector<std::byte>(static_cast<size_t>(rows * groups))};
+  const WeightFormat format = vectors.format();
+  const auto stored = find_stored_weight(vectors.lookup(), format, "a.weight", rows, cols);
+  REQUIRE(stored.has_value());
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  decode_rows(**stored, 0, rows, values.data());
+  check_equal(values, floats_of(expected["f32"]));
+  CHECK(find_stored_format(vectors.lookup(), format, "a.weight", rows, cols).value() == stored_format(**stored));
+  zeros.bytes.back() = std::byte{1};
+  const auto refused = find_stored_weight(vectors.lookup(), format, "a.weight", rows, cols);
+  REQUIRE(refused.has_error());
+  CHECK(refused.error().message.find("a.weight_zero_point' is I8") != std::string::npos);
 }
 
 TEST_CASE("Tensors of other types and shapes are refused by name") {
@@ -382,6 +431,8 @@ TEST_CASE("Tensors of other types and shapes are refused by name") {
   for (const auto& [file, names] : {Parts{"awq_gemm_w4_g16", {"a.qweight", "a.qzeros", "a.scales"}},
                                     Parts{"awq_gemv_w4_g32", {"a.qweight", "a.qzeros", "a.scales"}},
                                     Parts{"quark_int4_g32", {"a.weight", "a.weight_zero_point", "a.weight_scale"}},
+                                    Parts{"quark_int4_channel", {"a.weight", "a.weight_zero_point"}},
+                                    Parts{"quark_int8_channel", {"a.weight", "a.weight_scale"}},
                                     Parts{"ct_w4a16_asym_g32", {"a.weight_packed", "a.weight_zero_point"}},
                                     Parts{"nvfp4_modelopt", {"a.weight", "a.weight_scale", "a.weight_scale_2"}},
                                     Parts{"fp8_block", {"a.weight", "a.weight_scale_inv"}}}) {
