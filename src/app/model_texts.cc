@@ -24,6 +24,12 @@ Result<ChatTemplate::SpecialTokens> special_tokens_of(std::string_view config_js
   return tokens;
 }
 
+/// Adds the tokens that the tokenizer itself names, as a tekken.json does, where the config names none.
+void add_own_tokens(const Tokenizer& tokenizer, ChatTemplate::SpecialTokens& tokens) {
+  if (tokenizer.bos_id()) tokens.emplace("bos_token", tokenizer.id_to_token(*tokenizer.bos_id()));
+  if (tokenizer.eos_id()) tokens.emplace("eos_token", tokenizer.id_to_token(*tokenizer.eos_id()));
+}
+
 Result<ModelTexts> load_from_folder(const fs::path& folder, bool with_chat_template) {
   ModelTexts texts;
   auto tokenizer = Tokenizer::load(folder);
@@ -34,8 +40,9 @@ Result<ModelTexts> load_from_folder(const fs::path& folder, bool with_chat_templ
   auto special_tokens = special_tokens_of(*config, folder.string());
   if (special_tokens.has_error()) return special_tokens.error();
   texts.special_tokens = std::move(*special_tokens);
+  add_own_tokens(*texts.tokenizer, texts.special_tokens);
   if (!with_chat_template) return texts;
-  auto chat_template = or_none(ChatTemplate::load(folder));
+  auto chat_template = or_none(ChatTemplate::load(folder, texts.special_tokens));
   if (chat_template.has_error()) return chat_template.error();
   texts.chat_template = std::move(*chat_template);
   return texts;

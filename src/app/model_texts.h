@@ -9,7 +9,7 @@
 
 namespace millrace::app {
 
-/// What a model's files say of texts: in a folder tokenizer.json and the files that go with it, in a GGUF file its
+/// What a model's files say of texts: in a folder its tokenizer and the files that go with it, in a GGUF file its
 /// metadata, or the same files in the file's folder.
 struct ModelTexts {
   std::shared_ptr<const text::Tokenizer> tokenizer;

@@ -58,7 +58,7 @@ Result<Task> prepare(const QuantizeFlags& flags) {
   const auto tokenizer = text::Tokenizer::load(flags.model_path);
   if (tokenizer.has_error()) {
     if (tokenizer.error().code == ErrorCode::kNotFound && flags.prompts.empty())
-      return Task{.prompts = {}, .reason = "the folder has no tokenizer.json"};
+      return Task{.prompts = {}, .reason = "the folder has no tokenizer.json, tekken.json or tiktoken.model"};
     return tokenizer.error();
   }
   const size_t length = std::min(kPromptTokens, static_cast<size_t>(config->context_length()));

@@ -14,6 +14,8 @@ void message_request(std::string_view input);
 /// The body of a Responses request; also the arguments of a custom tool's call.
 void responses_request(std::string_view input);
 void tokenizer_json(std::string_view input);
+/// A tekken.json; or a tokenizer_config.json, a NUL, and a tiktoken.model.
+void ranked_tokens(std::string_view input);
 void config_json(std::string_view input);
 void safetensors_header(std::string_view input);
 /// A GGUF file: its header, the tensors by name, and the config and the tokenizer that its metadata amounts to.
@@ -40,6 +42,7 @@ inline constexpr std::array kTargets = {
     Target{"message_request", message_request},
     Target{"responses_request", responses_request},
     Target{"tokenizer_json", tokenizer_json},
+    Target{"ranked_tokens", ranked_tokens},
     Target{"config_json", config_json},
     Target{"safetensors_header", safetensors_header},
     Target{"gguf_file", gguf_file},

@@ -1,24 +1,10 @@
-#include "base/check.h"
-#include "base/utf8.h"
 #include "fuzz/targets.h"
-#include "text/tokenizer/tokenizer.h"
+#include "fuzz/tokenizer_check.h"
 
 namespace millrace::fuzz {
 
 void tokenizer_json(std::string_view input) {
-  const auto tokenizer = text::Tokenizer::from_json(input);
-  if (tokenizer.has_error()) {
-    CHECK(tokenizer.error().code == ErrorCode::kData && !tokenizer.error().message.empty());
-    return;
-  }
-  const size_t vocab_size = (*tokenizer)->vocab_size();
-  for (const std::string_view text : {"Hello, world! 123", "na\xC3\xAFve \xE9\xAF\xA8<s>\n\t  x", "\xFF\xFE", ""}) {
-    const auto ids = (*tokenizer)->encode(text, true);
-    for (const TokenId id : ids) CHECK(id >= 0 && static_cast<size_t>(id) < vocab_size);
-    CHECK(is_valid_utf8((*tokenizer)->decode(ids, false)));
-    CHECK(is_valid_utf8((*tokenizer)->decode(ids, true)));
-  }
-  for (const TokenId id : {-1, 0, 1, 1 << 30}) (void)(*tokenizer)->token_bytes(id);
+  check_tokenizer(text::Tokenizer::from_json(input));
 }
 
 }  // namespace millrace::fuzz

@@ -124,7 +124,8 @@ struct ChatTemplate::Compiled {
 ChatTemplate::ChatTemplate() = default;
 ChatTemplate::~ChatTemplate() = default;
 
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesystem::path& model_dir) {
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesystem::path& model_dir,
+                                                               const SpecialTokens& tokens) {
   NamedSources files;
   const auto source = read_optional_text_file(model_dir / "chat_template.jinja");
   if (source.has_error()) return source.error();
@@ -138,12 +139,12 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesy
   }
   const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
   if (config.has_error()) return config.error();
-  auto made = from_sources(files, *config);
+  auto made = from_sources(files, *config, tokens);
   if (made.has_error() && made.error().code == ErrorCode::kNotFound) {
     auto of_processor = processor_template(model_dir);
     if (of_processor.has_error()) return of_processor.error();
     files[std::string(kDefaultName)] = std::move(*of_processor);
-    if (!files[std::string(kDefaultName)].empty()) made = from_sources(files, *config);
+    if (!files[std::string(kDefaultName)].empty()) made = from_sources(files, *config, tokens);
   }
   if (made.has_error()) return Error{made.error().code, model_dir.string() + ": " + made.error().message};
   return made;
@@ -153,13 +154,15 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(std::strin
                                                                       std::string_view config_json) {
   NamedSources sources;
   if (!source.empty()) sources[std::string(kDefaultName)] = source;
-  return from_sources(sources, config_json);
+  return from_sources(sources, config_json, {});
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_sources(const NamedSources& sources,
-                                                                       std::string_view config_json) {
+                                                                       std::string_view config_json,
+                                                                       const SpecialTokens& tokens) {
   try {
     std::shared_ptr<ChatTemplate> made(new ChatTemplate());
+    made->special_tokens_ = tokens;
     for (const auto& [name, source] : sources) made->add_template(name, source);
     if (!config_json.empty()) made->add_from_config(config_json);
     if (made->templates_.empty()) return make_error(ErrorCode::kNotFound, "the model has no chat template");
@@ -205,7 +208,7 @@ void ChatTemplate::add_template(std::string name, std::string_view source) {
 void ChatTemplate::add_from_config(std::string_view config_json) {
   jinja::Heap heap(kConfigHeapBytes);
   const Value config = parse_config(config_json, heap);
-  special_tokens_ = named_tokens(config);
+  for (auto& [name, token] : named_tokens(config)) special_tokens_.insert_or_assign(name, std::move(token));
   const auto add = [&](const std::string& name, const std::string& source) {
     if (!has_template(name)) add_template(name, source);
   };

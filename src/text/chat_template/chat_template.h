@@ -51,7 +51,9 @@ class ChatTemplate {
   /// Reads the "chat_template" of tokenizer_config.json, chat_template.jinja, and additional_chat_templates/NAME.jinja;
   /// of two with one name a file wins. Reads that of chat_template.json if there are no others. Errors: kNotFound if
   /// there is none, kData if one does not parse.
-  static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
+  /// `tokens` are the special tokens of the tokenizer, which hold where the config names no others.
+  static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir,
+                                                          const SpecialTokens& tokens = {});
   /// `source` may be empty if the config has a template; `config_json` may be empty if `source` is not.
   static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
                                                                  std::string_view config_json = {});
@@ -88,7 +90,8 @@ class ChatTemplate {
 
   ChatTemplate();
   static Result<std::shared_ptr<const ChatTemplate>> from_sources(const NamedSources& sources,
-                                                                  std::string_view config_json);
+                                                                  std::string_view config_json,
+                                                                  const SpecialTokens& tokens);
   void add_template(std::string name, std::string_view source);
   void add_from_config(std::string_view config_json);
   /// Finds out the message shapes of each template. Called once all templates and special tokens are there.

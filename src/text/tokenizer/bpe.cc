@@ -74,6 +74,54 @@ Bpe::Bpe(const Config& config, const TokenMap& vocab, const std::vector<Merge>& 
   }
 }
 
+Bpe::Bpe(std::span<const std::string> tokens, TokenId first_id)
+    : config_{.byte_level = true, .ignore_merges = true}, is_plain_bytes_(true) {
+  merges_.resize(std::bit_ceil(tokens.size() * 2 + 2));
+  merge_mask_ = merges_.size() - 1;
+  index_ranked_tokens(tokens, first_id);
+  BpeScratch scratch;
+  for (size_t rank = 0; rank < tokens.size(); ++rank) {
+    if (tokens[rank].size() == 1) continue;
+    add_ranked_merges(tokens[rank], static_cast<uint32_t>(rank), first_id + static_cast<TokenId>(rank), scratch);
+  }
+}
+
+void Bpe::index_ranked_tokens(std::span<const std::string> tokens, TokenId first_id) {
+  whole_words_.reserve(tokens.size());
+  for (size_t rank = 0; rank < tokens.size(); ++rank) {
+    const size_t size = tokens[rank].size();
+    if (size == 0 || size > kMaxRankedBytes) {
+      throw ErrorException(make_error(ErrorCode::kData, "the token of rank {} has {} bytes, wanted 1 to {}", rank, size,
+                                      kMaxRankedBytes));
+    }
+    const auto [it, is_new] = whole_words_.emplace(tokens[rank], first_id + static_cast<TokenId>(rank));
+    if (!is_new) {
+      throw ErrorException(make_error(ErrorCode::kData, "the tokens of ranks {} and {} have the same bytes",
+                                      it->second - first_id, rank));
+    }
+  }
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const TokenId id = find_id(whole_words_, std::string(1, static_cast<char>(byte)));
+    if (id < 0) throw ErrorException(make_error(ErrorCode::kData, "no token is the single byte 0x{:02x}", byte));
+    initial_[0].bytes[byte] = id;
+  }
+}
+
+void Bpe::add_ranked_merges(std::string_view token, uint32_t rank, TokenId id, BpeScratch& scratch) {
+  scratch.ids.clear();
+  append_initial(token, scratch.ids);
+  std::vector<TokenId> symbols;
+  merge(scratch, symbols);
+  // Inside a longer text, the bytes of a token merge as they do alone. So only these two can give it.
+  if (symbols.size() == 2) return add_merge(symbols[0], symbols[1], rank, id);
+  // Merges of higher ranks may come first, and leave any two tokens.
+  for (size_t cut = 1; cut < token.size(); ++cut) {
+    const TokenId left = find_id(whole_words_, token.substr(0, cut));
+    const TokenId right = left < 0 ? -1 : find_id(whole_words_, token.substr(cut));
+    if (right >= 0) add_merge(left, right, rank, id);
+  }
+}
+
 void Bpe::index_initial_symbols(const TokenMap& vocab) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -107,7 +155,17 @@ void Bpe::add_merge(TokenId left, TokenId right, uint32_t rank, TokenId merged) 
   const uint64_t pair = pair_key(left, right);
   uint64_t at = mix_bits(pair) & merge_mask_;
   while (merges_[at].pair != UINT64_MAX && merges_[at].pair != pair) at = (at + 1) & merge_mask_;
+  if (merges_[at].pair == UINT64_MAX) ++merge_count_;
   merges_[at] = {pair, rank, merged};
+  if (merge_count_ * 2 <= merges_.size()) return;
+  const std::vector<MergeEntry> old = std::exchange(merges_, std::vector<MergeEntry>(merges_.size() * 2));
+  merge_mask_ = merges_.size() - 1;
+  for (const MergeEntry& entry : old) {
+    if (entry.pair == UINT64_MAX) continue;
+    at = mix_bits(entry.pair) & merge_mask_;
+    while (merges_[at].pair != UINT64_MAX) at = (at + 1) & merge_mask_;
+    merges_[at] = entry;
+  }
 }
 
 Bpe::MergeEntry Bpe::find_merge(TokenId left, TokenId right) const {
@@ -157,6 +215,10 @@ void Bpe::encode_uncached(std::string_view word, BpeScratch& scratch, std::vecto
   }
   scratch.ids.clear();
   append_initial(word, scratch.ids);
+  merge(scratch, out);
+}
+
+void Bpe::merge(BpeScratch& scratch, std::vector<TokenId>& out) const {
   if (scratch.ids.size() <= kShortWordSymbols) {
     merge_short(scratch, out);
   } else {

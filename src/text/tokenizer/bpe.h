@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,6 +47,12 @@ class Bpe {
 
   /// Throws ErrorException (kData) if a merge names tokens outside the vocabulary.
   Bpe(const Config& config, const TokenMap& vocab, const std::vector<Merge>& merges);
+  /// A vocabulary of bytes by rank, the first with `first_id`. Two neighbours merge if their joined bytes are a token;
+  /// the token of the lowest rank comes first. Throws ErrorException (kData) if two tokens are equal, one is empty or
+  /// longer than kMaxRankedBytes, or a single byte has none.
+  Bpe(std::span<const std::string> tokens, TokenId first_id);
+  /// Several times the longest token that is known.
+  static constexpr size_t kMaxRankedBytes = 1024;
 
   /// Appends the tokens of one pre-token, valid UTF-8. Memory up to `readable_end` may be read.
   void encode(std::string_view word, const char* readable_end, BpeScratch& scratch, std::vector<TokenId>& out) const;
@@ -59,6 +66,9 @@ class Bpe {
     TokenId merged = -1;
   };
 
+  void index_ranked_tokens(std::span<const std::string> tokens, TokenId first_id);
+  /// Adds the merges that can give a token of the bytes `token`, once all merges of lower ranks are there.
+  void add_ranked_merges(std::string_view token, uint32_t rank, TokenId id, BpeScratch& scratch);
   void add_merge(TokenId left, TokenId right, uint32_t rank, TokenId merged);
   [[nodiscard]] MergeEntry find_merge(TokenId left, TokenId right) const;
   void index_initial_symbols(const TokenMap& vocab);
@@ -68,6 +78,8 @@ class Bpe {
   void append_initial(std::string_view word, std::vector<TokenId>& out) const;
   [[nodiscard]] TokenId symbol_id(std::string_view symbol, size_t variant) const;
   [[nodiscard]] bool append_byte_tokens(std::string_view symbol, size_t variant, std::vector<TokenId>& out) const;
+  /// Merges the symbols of scratch.ids.
+  void merge(BpeScratch& scratch, std::vector<TokenId>& out) const;
   void merge_short(BpeScratch& scratch, std::vector<TokenId>& out) const;
   void merge_long(BpeScratch& scratch, std::vector<TokenId>& out) const;
   void refresh_pair(BpeScratch& scratch, int32_t position) const;
@@ -88,7 +100,8 @@ class Bpe {
   std::array<InitialIds, 4> initial_;
   std::array<TokenId, 256> byte_tokens_{};  ///< <0xNN>; -1 if there is none
   TokenMap whole_words_;                    ///< by raw bytes; only with ignore_merges
-  std::vector<MergeEntry> merges_;
+  std::vector<MergeEntry> merges_;          ///< a hash table, at most half full
+  size_t merge_count_ = 0;
   uint64_t merge_mask_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "base/base64.h"
 #include "base/result.h"
 #include "base/utf8.h"
 #include "text/unicode_properties.h"
@@ -21,32 +22,7 @@ namespace {
 constexpr size_t kMaxClusterBytes = 5;
 
 [[noreturn]] void fail(std::string_view reason) {
-  throw ErrorException(make_error(ErrorCode::kData, "tokenizer.json: normalizer Precompiled: {}", reason));
-}
-
-int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  if (c == '+') return 62;
-  return c == '/' ? 63 : -1;
-}
-
-std::string decode_base64(std::string_view text) {
-  std::string bytes;
-  uint32_t bits = 0;
-  int count = 0;
-  while (text.ends_with('=')) text.remove_suffix(1);
-  for (const char c : text) {
-    const int digit = base64_digit(c);
-    if (digit < 0) fail("precompiled_charsmap is not base64");
-    bits = bits << 6 | static_cast<uint32_t>(digit);
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    bytes += static_cast<char>(bits >> count & 0xFF);
-  }
-  return bytes;
+  throw ErrorException(make_error(ErrorCode::kData, "normalizer Precompiled: {}", reason));
 }
 
 /// One unit of a double-array trie in the layout of Darts-clone.
@@ -73,7 +49,9 @@ bool is_ascii(char c) {
 }  // namespace
 
 CharMap::CharMap(std::string_view base64) {
-  const std::string bytes = decode_base64(base64);
+  const auto decoded = decode_base64(base64);
+  if (!decoded) fail("precompiled_charsmap is not base64");
+  const std::string& bytes = *decoded;
   uint32_t trie_bytes = 0;
   if (bytes.size() < sizeof trie_bytes) fail("precompiled_charsmap is too short");
   std::memcpy(&trie_bytes, bytes.data(), sizeof trie_bytes);

@@ -19,11 +19,11 @@ constexpr size_t kKeptSymbols = size_t{1} << 16;
 constexpr size_t kMaxIdleScratches = 8;
 
 /// Vocabularies in other formats, from many of which transformers makes a tokenizer.json.
-constexpr std::array<std::string_view, 5> kOtherVocabularies = {"tiktoken.model", "tokenizer.model", "tekken.json",
+constexpr std::array<std::string_view, 5> kOtherVocabularies = {"tokenizer.model", "qwen.tiktoken", "hy.tiktoken",
                                                                 "vocab.json", "vocab.txt"};
 
-/// Returns the error of a folder without tokenizer.json.
-Error without_json(const std::filesystem::path& folder, const Error& missing) {
+/// Returns the error of a folder without a vocabulary that can be read.
+Error without_vocabulary(const std::filesystem::path& folder, const Error& missing) {
   for (const std::string_view name : kOtherVocabularies) {
     std::error_code ignored;
     if (!std::filesystem::exists(folder / name, ignored)) continue;
@@ -81,20 +81,49 @@ Tokenizer::Tokenizer(TokenizerParts parts)
 Tokenizer::~Tokenizer() = default;
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& model_dir) {
-  const auto json = read_text_file(model_dir / "tokenizer.json");
-  if (json.has_error())
-    return json.error().code == ErrorCode::kNotFound ? without_json(model_dir, json.error()) : json.error();
-  const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
-  if (config.has_error()) return config.error();
-  auto made = from_json(*json, *config);
-  if (made.has_error()) return Error{made.error().code, model_dir.string() + "/" + made.error().message};
-  return made;
+  struct Format {
+    const char* file;
+    Parse parse;
+  };
+  constexpr std::array<Format, 3> kFormats = {Format{"tokenizer.json", parse_tokenizer},
+                                              Format{"tekken.json", parse_tekken},
+                                              Format{"tiktoken.model", parse_tiktoken}};
+  std::optional<Error> missing;
+  for (const Format& format : kFormats) {
+    const auto vocabulary = read_text_file(model_dir / format.file);
+    if (vocabulary.has_error() && vocabulary.error().code == ErrorCode::kNotFound) {
+      if (!missing) missing = vocabulary.error();
+      continue;
+    }
+    if (vocabulary.has_error()) return vocabulary.error();
+    const auto config = read_optional_text_file(model_dir / kConfigName);
+    if (config.has_error()) return config.error();
+    auto made = make(format.parse, *vocabulary, *config);
+    if (made.has_error()) return Error{made.error().code, model_dir.string() + "/" + made.error().message};
+    return made;
+  }
+  return without_vocabulary(model_dir, *missing);
 }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view tokenizer_json,
                                                               std::string_view config_json) {
+  return make(parse_tokenizer, tokenizer_json, config_json);
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_tekken(std::string_view tekken_json,
+                                                                std::string_view config_json) {
+  return make(parse_tekken, tekken_json, config_json);
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_tiktoken(std::string_view tiktoken_model,
+                                                                  std::string_view config_json) {
+  return make(parse_tiktoken, tiktoken_model, config_json);
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::make(Parse parse, std::string_view vocabulary,
+                                                         std::string_view config_json) {
   try {
-    return std::shared_ptr<const Tokenizer>(new Tokenizer(parse_tokenizer(tokenizer_json, config_json)));
+    return std::shared_ptr<const Tokenizer>(new Tokenizer(parse(vocabulary, config_json)));
   } catch (const ErrorException& failure) {
     return failure.error();
   }

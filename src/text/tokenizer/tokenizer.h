@@ -15,16 +15,21 @@ namespace millrace::text {
 
 struct TokenizerParts;
 
-/// Text to token ids and back, as the model's tokenizer.json defines them. Immutable after load and shared by all
+/// Text to token ids and back, as the files of a model define them. Immutable after load and shared by all
 /// threads: const methods are thread-safe, each call borrowing its working memory from a pool inside.
 class Tokenizer {
  public:
-  /// Reads `model_dir`/tokenizer.json and, if present, tokenizer_config.json. Errors: kNotFound, kData. A component
-  /// of an unknown type is an error that names it.
+  /// Reads the first of tokenizer.json, tekken.json and tiktoken.model in `model_dir` and, if present,
+  /// tokenizer_config.json. Errors: kNotFound, kData. A component of an unknown type is an error that names it.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
   /// Makes a tokenizer from the contents of the files. `config_json` may be empty.
   static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view tokenizer_json,
                                                             std::string_view config_json = {});
+  static Result<std::shared_ptr<const Tokenizer>> from_tekken(std::string_view tekken_json,
+                                                              std::string_view config_json = {});
+  /// Requires the config of a family that is known, since a tiktoken.model does not say how texts are split.
+  static Result<std::shared_ptr<const Tokenizer>> from_tiktoken(std::string_view tiktoken_model,
+                                                                std::string_view config_json);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -75,7 +80,7 @@ class Tokenizer {
 
   /// Returns one more than the largest id.
   [[nodiscard]] size_t vocab_size() const;
-  /// Returns the special tokens that tokenizer_config.json names.
+  /// Returns the special tokens that tokenizer_config.json or tekken.json names.
   [[nodiscard]] std::optional<TokenId> bos_id() const;
   [[nodiscard]] std::optional<TokenId> eos_id() const;
   [[nodiscard]] bool is_special(TokenId id) const;
@@ -84,7 +89,11 @@ class Tokenizer {
   struct Scratch;
   class ScratchPool;
 
+  using Parse = TokenizerParts (*)(std::string_view vocabulary, std::string_view config_json);
+
   explicit Tokenizer(TokenizerParts parts);
+  static Result<std::shared_ptr<const Tokenizer>> make(Parse parse, std::string_view vocabulary,
+                                                       std::string_view config_json);
   void encode_text(std::string_view text, bool skip_special, Scratch& scratch, std::vector<TokenId>& out) const;
   void encode_valid(std::string_view text, bool skip_special, Scratch& scratch, std::vector<TokenId>& out) const;
   void encode_word(std::string_view word, const char* readable_end, Scratch& scratch, std::vector<TokenId>& out) const;

@@ -79,12 +79,6 @@ void add_normalizer(JsonValue json, Normalizer& normalizer, size_t& growth, int 
   normalizer.add(step);
 }
 
-PreTokenizer::Split regex_split(std::string_view pattern, SplitBehavior behavior, bool invert = false) {
-  PreTokenizer::Split split{Regex::compile(pattern), behavior, invert, std::nullopt};
-  if (behavior == SplitBehavior::kIsolated) split.scanner = PretokenScanner::for_pattern(pattern);
-  return split;
-}
-
 PreTokenizer::Split parse_split(JsonValue json) {
   const SplitBehavior behavior = parse_behavior(json, "");
   const bool invert = bool_member(json, "invert", false);
@@ -173,6 +167,12 @@ void add_pre_tokenizer(JsonValue json, TokenizerParts& parts, int depth) {
 }
 
 }  // namespace
+
+PreTokenizer::Split regex_split(std::string_view pattern, SplitBehavior behavior, bool invert) {
+  PreTokenizer::Split split{Regex::compile(pattern), behavior, invert, std::nullopt};
+  if (behavior == SplitBehavior::kIsolated) split.scanner = PretokenScanner::for_pattern(pattern);
+  return split;
+}
 
 std::optional<JsonValue> member(JsonValue json, std::string_view name) {
   JsonObject object;

@@ -6,15 +6,6 @@
 namespace millrace::text {
 namespace {
 
-JsonDocument parse_document(std::string_view json, std::string_view name) {
-  auto document = JsonDocument::parse(json, kModelFileJson);
-  if (document.has_error()) {
-    throw ErrorException(make_error(ErrorCode::kData, "{}: {}", name, document.error().message));
-  }
-  if (!document->root().is_object()) throw ErrorException(make_error(ErrorCode::kData, "{}: not a JSON object", name));
-  return std::move(*document);
-}
-
 AddedToken parse_added_token(JsonValue json, TokenId id) {
   AddedToken token;
   token.id = id;
@@ -28,7 +19,7 @@ AddedToken parse_added_token(JsonValue json, TokenId id) {
 }
 
 /// Returns the added tokens of tokenizer.json, and those that only the config's added_tokens_decoder has.
-std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<JsonValue> config) {
+std::vector<AddedToken> parse_added_tokens(JsonValue document, const std::vector<AddedToken>& of_config) {
   std::vector<AddedToken> tokens;
   if (member(document, "added_tokens")) {
     for (const JsonValue json : array_member(document, "added_tokens")) {
@@ -37,19 +28,10 @@ std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<Jso
       tokens.push_back(parse_added_token(json, checked_id(*id, "an added token")));
     }
   }
-  const auto more = config ? member(*config, "added_tokens_decoder") : std::nullopt;
-  JsonObject entries;
-  if (!more || !more->get(entries)) return tokens;
-  for (const auto entry : entries) {
-    TokenId id = 0;
-    for (const char c : entry.key) {
-      if (c < '0' || c > '9' || id > TokenizerParts::kMaxTokenId / 10 - 1)
-        fail_data("added_tokens_decoder: \"{}\" is no id", entry.key);
-      id = id * 10 + (c - '0');
-    }
+  for (const AddedToken& more : of_config) {
     const bool known =
-        std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.id == id; });
-    if (!known) tokens.push_back(parse_added_token(entry.value, id));
+        std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.id == more.id; });
+    if (!known) tokens.push_back(more);
   }
   return tokens;
 }
@@ -78,18 +60,6 @@ void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& par
   for (auto& [id, spelling] : normalized) spellings[static_cast<size_t>(id)] = std::move(spelling);
 }
 
-/// "bos_token" and the like: a string, or an object with "content".
-std::optional<TokenId> config_token(std::optional<JsonValue> config, std::string_view name,
-                                    const TokenizerParts& parts) {
-  const auto json = config ? member(*config, name) : std::nullopt;
-  if (!json) return std::nullopt;
-  std::string_view content;
-  if (!json->get(content)) content = string_member(*json, "content", "");
-  const auto it = parts.ids.find(content);
-  if (it == parts.ids.end()) return std::nullopt;
-  return it->second;
-}
-
 /// The Llama tokenizer class builds its post-processor anew from add_bos_token and add_eos_token.
 void apply_llama_class(JsonValue config, TokenizerParts& parts) {
   const std::string_view tokenizer_class = string_member(config, "tokenizer_class", "");
@@ -112,18 +82,7 @@ void apply_llama_class(JsonValue config, TokenizerParts& parts) {
   around(Piece::Kind::kSecond, 1, processor.pair);
 }
 
-}  // namespace
-
-TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view config_json) {
-  const JsonDocument tokenizer = parse_document(tokenizer_json, "tokenizer.json");
-  const JsonValue document = tokenizer.root();
-  JsonDocument config_document;
-  std::optional<JsonValue> config;
-  if (!config_json.empty()) {
-    config_document = parse_document(config_json, "tokenizer_config.json");
-    config = config_document.root();
-  }
-
+TokenizerParts parse_parts(JsonValue document, const std::vector<AddedToken>& of_config) {
   TokenizerParts parts;
   if (const auto json = member(document, "normalizer")) parts.normalizer = parse_normalizer(*json);
   if (const auto json = member(document, "pre_tokenizer")) parse_pre_tokenizer(*json, parts);
@@ -131,14 +90,71 @@ TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view
   if (!model) fail_data("\"model\" is missing");
   parse_model(*model, parts);
   std::vector<std::string> spellings;
-  add_added_tokens(parse_added_tokens(document, config), parts, spellings);
+  add_added_tokens(parse_added_tokens(document, of_config), parts, spellings);
   std::vector<TokenDecoder::Step> steps = {TokenDecoder::JoinWithSpaces{}};
   if (const auto json = member(document, "decoder")) steps = parse_decoder(*json);
   parts.decoder.compile(steps, spellings);
   if (const auto json = member(document, "post_processor")) parts.post_processor = parse_post_processor(*json, parts);
-  parts.bos = config_token(config, "bos_token", parts);
-  parts.eos = config_token(config, "eos_token", parts);
-  if (config) apply_llama_class(*config, parts);
+  return parts;
+}
+
+}  // namespace
+
+JsonDocument parse_document(std::string_view json, std::string_view name) {
+  auto document = JsonDocument::parse(json, kModelFileJson);
+  if (document.has_error()) {
+    throw ErrorException(make_error(ErrorCode::kData, "{}: {}", name, document.error().message));
+  }
+  if (!document->root().is_object()) throw ErrorException(make_error(ErrorCode::kData, "{}: not a JSON object", name));
+  return std::move(*document);
+}
+
+ConfigDocument parse_config(std::string_view config_json) {
+  if (config_json.empty()) return {};
+  ConfigDocument config{.document = parse_document(config_json, kConfigName), .root = std::nullopt};
+  config.root = config.document.root();
+  return config;
+}
+
+std::vector<AddedToken> parse_added_tokens_decoder(std::optional<JsonValue> config) {
+  std::vector<AddedToken> tokens;
+  const auto decoder = config ? member(*config, "added_tokens_decoder") : std::nullopt;
+  JsonObject entries;
+  if (!decoder || !decoder->get(entries)) return tokens;
+  for (const auto entry : entries) {
+    TokenId id = 0;
+    for (const char c : entry.key) {
+      if (c < '0' || c > '9' || id > TokenizerParts::kMaxTokenId / 10 - 1)
+        fail_data("added_tokens_decoder: \"{}\" is no id", entry.key);
+      id = id * 10 + (c - '0');
+    }
+    tokens.push_back(parse_added_token(entry.value, id));
+  }
+  return tokens;
+}
+
+std::optional<TokenId> config_token(std::optional<JsonValue> config, std::string_view name,
+                                    const TokenizerParts& parts) {
+  const auto json = config ? member(*config, name) : std::nullopt;
+  if (!json) return std::nullopt;
+  std::string_view content;  // a string, or an object with "content"
+  if (!json->get(content)) content = string_member(*json, "content", "");
+  const auto it = parts.ids.find(content);
+  if (it == parts.ids.end()) return std::nullopt;
+  return it->second;
+}
+
+TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view config_json) {
+  const JsonDocument tokenizer = parse_document(tokenizer_json, "tokenizer.json");
+  const JsonValue document = tokenizer.root();
+  const ConfigDocument config = parse_config(config_json);
+  const auto of_config = in_file(kConfigName, [&] { return parse_added_tokens_decoder(config.root); });
+  TokenizerParts parts = in_file("tokenizer.json", [&] { return parse_parts(document, of_config); });
+  in_file(kConfigName, [&] {
+    parts.bos = config_token(config.root, "bos_token", parts);
+    parts.eos = config_token(config.root, "eos_token", parts);
+    if (config.root) apply_llama_class(*config.root, parts);
+  });
   return parts;
 }
 

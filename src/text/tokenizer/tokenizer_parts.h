@@ -19,7 +19,7 @@
 #include "text/tokenizer/unigram.h"
 #include "text/tokenizer/word_piece.h"
 
-/// Private to src/text: what a tokenizer.json is made of, and the functions that read it.
+/// Private to src/text: what a tokenizer is made of, and the functions that read the files of one.
 namespace millrace::text {
 
 /// How deep a component may stand in Sequences.
@@ -46,9 +46,26 @@ struct TokenizerParts {
   std::optional<TokenId> eos;
 };
 
-/// Each throws ErrorException (kData) with a message that names the component. `config_json` may be empty.
+/// Each reads a vocabulary file; `config_json` is the tokenizer_config.json, which may be empty. Each throws
+/// ErrorException (kData) with a message that names the file and the component.
 [[nodiscard]] TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view config_json);
+[[nodiscard]] TokenizerParts parse_tiktoken(std::string_view tiktoken_model, std::string_view config_json);
+[[nodiscard]] TokenizerParts parse_tekken(std::string_view tekken_json, std::string_view config_json);
+
+/// A vocabulary whose tokens are bytes and whose merges follow from their order, whatever file it comes from.
+struct RankedVocabulary {
+  std::vector<std::string> tokens;  ///< the bytes of each, by rank
+  TokenId first_id = 0;             ///< of rank 0
+  std::string_view pattern;         ///< splits texts into words
+  std::vector<AddedToken> added;
+};
+/// Throws ErrorException (kData) for tokens that are no vocabulary. The result lacks post-processor, bos and eos.
+[[nodiscard]] TokenizerParts build_ranked(const RankedVocabulary& vocabulary);
+
+/// The functions below throw ErrorException (kData) with a message that names the component.
 [[nodiscard]] Normalizer parse_normalizer(JsonValue json);
+/// Returns the stage that cuts a text at the matches of `pattern`.
+[[nodiscard]] PreTokenizer::Split regex_split(std::string_view pattern, SplitBehavior behavior, bool invert = false);
 /// Fills pre_tokenizer and byte_level.
 void parse_pre_tokenizer(JsonValue json, TokenizerParts& parts);
 [[nodiscard]] std::vector<TokenDecoder::Step> parse_decoder(JsonValue json);
@@ -60,6 +77,21 @@ void parse_model(JsonValue model, TokenizerParts& parts);
 void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bool special);
 /// Returns the id in `json`, which `what` has. Throws if it is none.
 [[nodiscard]] TokenId checked_id(JsonValue json, std::string_view what);
+
+inline constexpr std::string_view kConfigName = "tokenizer_config.json";
+/// A tokenizer_config.json; without one there is no root.
+struct ConfigDocument {
+  JsonDocument document;
+  std::optional<JsonValue> root;
+};
+[[nodiscard]] ConfigDocument parse_config(std::string_view config_json);
+/// Parses the text of the file `name`. Throws if it is no JSON object.
+[[nodiscard]] JsonDocument parse_document(std::string_view json, std::string_view name);
+/// Returns the entries of the config's added_tokens_decoder.
+[[nodiscard]] std::vector<AddedToken> parse_added_tokens_decoder(std::optional<JsonValue> config);
+/// Returns the token that the config names: "bos_token" and the like.
+[[nodiscard]] std::optional<TokenId> config_token(std::optional<JsonValue> config, std::string_view name,
+                                                  const TokenizerParts& parts);
 
 /// A "pattern" of a component: the regular expression, and the text if it is one.
 struct ParsedPattern {
@@ -81,7 +113,17 @@ struct ParsedPattern {
 
 template <class... Args>
 [[noreturn]] void fail_data(fmt::format_string<Args...> format, Args&&... args) {
-  throw ErrorException(Error{ErrorCode::kData, "tokenizer.json: " + fmt::format(format, std::forward<Args>(args)...)});
+  throw ErrorException(Error{ErrorCode::kData, fmt::format(format, std::forward<Args>(args)...)});
+}
+
+/// Calls `read`, and names `file` in its errors.
+template <class Read>
+auto in_file(std::string_view file, Read read) {
+  try {
+    return read();
+  } catch (const ErrorException& failure) {
+    throw ErrorException(make_error(failure.error().code, "{}: {}", file, failure.error().message));
+  }
 }
 
 }  // namespace millrace::text

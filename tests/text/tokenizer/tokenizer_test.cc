@@ -394,7 +394,7 @@ TEST_CASE("what is not supported is refused by name") {
   CHECK(error_of(with(R"("normalizer": {"type": "Sequence", "normalizers": [)" + grow + "," + grow + "]}"))
             .find("may grow") != std::string::npos);
   CHECK(Tokenizer::load("/nonexistent").error().code == ErrorCode::kNotFound);
-  for (const char* name : {"tiktoken.model", "tokenizer.model", "tekken.json", "vocab.txt"}) {
+  for (const char* name : {"tokenizer.model", "qwen.tiktoken", "hy.tiktoken", "vocab.txt"}) {
     const test::TemporaryFolder folder;
     folder.write(name, "");
     const Error error = Tokenizer::load(folder.path()).error();
