@@ -10,7 +10,7 @@
 #include "text/tokenizer/incremental_detokenizer.h"
 #include "text/tokenizer/tokenizer.h"
 
-// Encoding and decoding speed on one thread over a corpus.
+// Time to load a tokenizer, and encoding and decoding speed over a corpus, on one thread.
 
 namespace {
 
@@ -52,6 +52,19 @@ void measure(const std::string& what, size_t bytes, Work work) {
              rates.back());
 }
 
+/// Loads the tokenizer several times and prints the median and the spread.
+void measure_load(const std::string& name, const fs::path& model) {
+  std::vector<double> times_ms;
+  for (int round = 0; round < kRounds; ++round) {
+    const double start = cpu_seconds();
+    (void)text::Tokenizer::load(model);
+    times_ms.push_back((cpu_seconds() - start) * 1e3);
+  }
+  std::sort(times_ms.begin(), times_ms.end());
+  fmt::print("{:<28} {:>8.1f} ms median     {:>8.1f} to {:.1f}\n", name + " load", times_ms[kRounds / 2],
+             times_ms.front(), times_ms.back());
+}
+
 bool bench_model(const fs::path& model, const std::string& text) {
   const auto loaded = text::Tokenizer::load(model);
   if (loaded.has_error()) {
@@ -60,6 +73,7 @@ bool bench_model(const fs::path& model, const std::string& text) {
   }
   const auto& tokenizer = *loaded;
   const std::string name = model.filename().string();
+  measure_load(name, model);
   size_t sink = 0;
   const auto encode_prompts = [&](const text::Tokenizer& with) {
     for (size_t at = 0; at < text.size(); at += kPromptBytes) {

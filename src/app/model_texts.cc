@@ -4,6 +4,7 @@
 #include "base/text_file.h"
 #include "gguf/tokenizer_json.h"
 #include "model/gguf_files.h"
+#include "text/chat_template/mistral_templates.h"
 
 namespace millrace::app {
 namespace {
@@ -30,6 +31,15 @@ void add_own_tokens(const Tokenizer& tokenizer, ChatTemplate::SpecialTokens& tok
   if (tokenizer.eos_id()) tokens.emplace("eos_token", tokenizer.id_to_token(*tokenizer.eos_id()));
 }
 
+/// Returns the template that belongs to a tekken.json; null if none is known.
+Result<ChatTemplatePtr> template_of_tekken(const Tokenizer& tokenizer, const ChatTemplate::SpecialTokens& tokens) {
+  const bool thinks = tokenizer.token_to_id("[THINK]") && tokenizer.token_to_id("[/THINK]");
+  const auto source = text::mistral_template(tokenizer.tekken_version().value_or(0), thinks);
+  if (!source) return ChatTemplatePtr();
+  log::info("the chat template is the one of tekken.json v{}", *tokenizer.tekken_version());
+  return ChatTemplate::with_tokens(*source, tokens);
+}
+
 Result<ModelTexts> load_from_folder(const fs::path& folder, bool with_chat_template) {
   ModelTexts texts;
   auto tokenizer = Tokenizer::load(folder);
@@ -43,6 +53,8 @@ Result<ModelTexts> load_from_folder(const fs::path& folder, bool with_chat_templ
   add_own_tokens(*texts.tokenizer, texts.special_tokens);
   if (!with_chat_template) return texts;
   auto chat_template = or_none(ChatTemplate::load(folder, texts.special_tokens));
+  if (chat_template.has_value() && !*chat_template)
+    chat_template = template_of_tekken(*texts.tokenizer, texts.special_tokens);
   if (chat_template.has_error()) return chat_template.error();
   texts.chat_template = std::move(*chat_template);
   return texts;

@@ -149,6 +149,7 @@ TokenizerParts parse_parts_of_tekken(JsonValue document) {
   vocabulary.added = parse_special_tokens(document, config);
   vocabulary.tokens = parse_vocabulary(document, config.vocab_size - config.special_count);
   TokenizerParts parts = build_ranked(vocabulary);
+  parts.tekken_version = config.version;
   if (const TokenId bos = find_id(parts.ids, kBos); bos >= 0) parts.bos = bos;
   if (const TokenId eos = find_id(parts.ids, kEos); eos >= 0) parts.eos = eos;
   return parts;

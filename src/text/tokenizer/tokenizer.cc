@@ -297,6 +297,10 @@ std::optional<TokenId> Tokenizer::eos_id() const {
   return parts_->eos;
 }
 
+std::optional<int> Tokenizer::tekken_version() const {
+  return parts_->tekken_version;
+}
+
 bool Tokenizer::is_special(TokenId id) const {
   return id >= 0 && static_cast<size_t>(id) < parts_->is_special.size() && parts_->is_special[static_cast<size_t>(id)];
 }

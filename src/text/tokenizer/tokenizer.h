@@ -84,6 +84,8 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> bos_id() const;
   [[nodiscard]] std::optional<TokenId> eos_id() const;
   [[nodiscard]] bool is_special(TokenId id) const;
+  /// Returns the version that a tekken.json has, by which Mistral's models write conversations.
+  [[nodiscard]] std::optional<int> tekken_version() const;
 
  private:
   struct Scratch;

@@ -44,6 +44,7 @@ struct TokenizerParts {
   TokenMap ids;  ///< the model's vocabulary and the added tokens
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
+  std::optional<int> tekken_version;  ///< of a tekken.json
 };
 
 /// Each reads a vocabulary file; `config_json` is the tokenizer_config.json, which may be empty. Each throws

@@ -271,6 +271,8 @@ TEST_CASE("a tekken.json begins with its special tokens") {
   const auto with_config = Tokenizer::from_tekken(file.json(), R"({"bos_token": "[THINK]", "eos_token": "none"})");
   CHECK((*with_config)->encode("", true) == Ids{3});
   CHECK((*with_config)->eos_id() == 2);
+  CHECK(unnamed->tekken_version() == 3);
+  CHECK(named->tekken_version() == 13);
 }
 
 TEST_CASE("damaged files of tokens by rank are refused by line or rank") {
