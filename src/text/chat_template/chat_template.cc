@@ -51,6 +51,14 @@ ChatTemplate::SpecialTokens named_tokens(const Value& config) {
   return tokens;
 }
 
+/// Returns whether the model's tokenizer is the class that comes with Kimi, which sorts tools for its template.
+bool sorts_tools(std::string_view config_json) {
+  const auto document = JsonDocument::parse(config_json, kModelFileJson);
+  std::string_view tokenizer_class;
+  return document.has_value() && document->root()["tokenizer_class"].get(tokenizer_class) &&
+         tokenizer_class == "TikTokenTokenizer";
+}
+
 bool is_word_byte(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
@@ -117,6 +125,7 @@ struct ChatTemplate::Compiled {
   CallTurns call_turns;
   ContentParts content_parts;
   bool supports_documents = false;
+  bool sorts_tools = false;    ///< members of tools are shown by name
   bool wants_tools = false;    ///< it fails without a list of tools, and takes an empty one
   bool prints_effort = false;  ///< any word of reasoning_effort becomes part of the prompt as it is
 };
@@ -165,6 +174,8 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_sources(const Nam
     made->special_tokens_ = tokens;
     for (const auto& [name, source] : sources) made->add_template(name, source);
     if (!config_json.empty()) made->add_from_config(config_json);
+    const bool sorts = sorts_tools(config_json);
+    for (auto& [name, compiled] : made->templates_) compiled->sorts_tools = sorts;
     if (made->templates_.empty()) return make_error(ErrorCode::kNotFound, "the model has no chat template");
     made->probe();
     return std::shared_ptr<const ChatTemplate>(std::move(made));
@@ -352,6 +363,11 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   // A model whose template prints any word has not learnt this one; the least that such models know is low.
   if (compiled->prints_effort && input.reasoning_effort == "none") shown.reasoning_effort = "low";
   if (compiled->wants_tools && input.tools_json.empty()) shown.tools_json = "[]";
+  std::string sorted;
+  if (compiled->sorts_tools && !shown.tools_json.empty()) {
+    sorted = sorted_by_name(shown.tools_json, heap);
+    shown.tools_json = sorted;
+  }
   bool has_gaps = false;
   // Calls `change` with the adapted messages before they are rendered.
   const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {

@@ -75,4 +75,12 @@ std::vector<std::string> other_tool_forms(std::string_view tools_json, Heap& hea
   }
 }
 
+std::string sorted_by_name(std::string_view tools_json, Heap& heap) {
+  try {
+    return jinja::dump_json(jinja::parse_json(tools_json, "tools", heap), {.sort_keys = true});
+  } catch (const jinja::TemplateError&) {
+    return std::string(tools_json);
+  }
+}
+
 }  // namespace millrace::text

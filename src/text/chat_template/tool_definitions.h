@@ -13,4 +13,7 @@ namespace millrace::text {
 /// none for what is no list of functions, or exceeds the heap.
 [[nodiscard]] std::vector<std::string> other_tool_forms(std::string_view tools_json, jinja::Heap& heap);
 
+/// Returns the tools with the members of all objects in the order of their names; what is no JSON as it is.
+[[nodiscard]] std::string sorted_by_name(std::string_view tools_json, jinja::Heap& heap);
+
 }  // namespace millrace::text

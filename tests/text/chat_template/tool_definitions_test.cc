@@ -58,3 +58,16 @@ TEST_CASE("Of several failures the first is told") {
   constexpr std::string_view kFails = "{% for t in tools %}{{ t.function.title + '' }}{% endfor %}";
   CHECK_THAT(render_tools(kFails, kBare), test::Mentions("title"));
 }
+
+TEST_CASE("Tools of Kimi are shown with their members by name") {
+  ChatInput input;
+  input.messages_json = "[]";
+  input.tools_json = R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"b":[{"y":2,"a":3}]}}}])";
+  const auto text_of = [&](std::string_view config) {
+    return ChatTemplate::from_source("{{ tools | tojson }}", config).value()->render(input).value();
+  };
+  CHECK(text_of(R"({"tokenizer_class": "TikTokenTokenizer"})") ==
+        R"([{"function": {"name": "f", "parameters": {"b": [{"a": 3, "y": 2}], "z": 1}}, "type": "function"}])");
+  CHECK(text_of("{}") ==
+        R"([{"type": "function", "function": {"name": "f", "parameters": {"z": 1, "b": [{"y": 2, "a": 3}]}}}])");
+}
