@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/base64.h"
+#include "text/tokenizer/pretoken_scanner.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
 /// Reads a tiktoken.model: a line for each token, with its bytes in base64 and its rank.
@@ -26,13 +27,7 @@ struct TiktokenFamily {
 /// Moonlight and Kimi K2.5.
 constexpr TiktokenFamily kKimiFamily = {.modules = {"tokenization_kimi.", "tokenization_moonshot."},
                                         .tokenizer_class = "TikTokenTokenizer",
-                                        .pattern =
-                                            R"([\p{Han}]+|)"
-                                            R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
-                                            R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-                                            R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
-                                            R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-                                            R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+                                        .pattern = kKimiPattern,
                                         .reserved = 256};
 
 /// Returns the class that auto_map names: "tokenization_kimi.TikTokenTokenizer".

@@ -14,12 +14,16 @@ using namespace millrace::text;
 
 namespace {
 
-constexpr std::string_view kPatterns[] = {kLlama3Pattern, kQwen2Pattern, kGpt2Pattern};
+constexpr std::string_view kPatterns[] = {kLlama3Pattern, kQwen2Pattern, kGpt2Pattern,
+                                          kTekkenPattern, kGpt4oPattern, kKimiPattern};
 
 /// Fails at the first piece where the scanner and the regex of one of kPatterns differ.
 void compare(size_t pattern, std::string_view text) {
-  static const std::vector<Regex> kRegexes = {Regex::compile(kPatterns[0]), Regex::compile(kPatterns[1]),
-                                              Regex::compile(kPatterns[2])};
+  static const std::vector<Regex> kRegexes = [] {
+    std::vector<Regex> regexes;
+    for (const std::string_view each : kPatterns) regexes.push_back(Regex::compile(each));
+    return regexes;
+  }();
   const auto scanner = PretokenScanner::for_pattern(kPatterns[pattern]);
   REQUIRE(scanner);
   const Regex& regex = kRegexes[pattern];
@@ -74,6 +78,15 @@ TEST_CASE("the scanner cuts random text as the regex does") {
                                            "\xC2\xBD",
                                            "\xE2\x85\xA7",
                                            "\xE6\x97\xA5",
+                                           "/",
+                                           "Az",
+                                           "\xC7\x85",
+                                           "\xCA\xB0",
+                                           "\xD7\x90",
+                                           "\xE3\x80\x87",
+                                           "\xE3\x80\x85",
+                                           "\xE2\xBA\x80",
+                                           "\xF0\x96\xBF\xB0",
                                            "\xF0\x9F\xA6\x99",
                                            "\xF0\x9D\x9F\x98",
                                            std::string(1, '\0')};
@@ -88,8 +101,15 @@ TEST_CASE("the scanner cuts random text as the regex does") {
       const char32_t c = random() % 0x110000;
       if (c < 0xD800 || c > 0xDFFF) append_utf8(text, c);
     }
-    for (size_t pattern = 0; pattern < 3; ++pattern) compare(pattern, text);
+    for (size_t pattern = 0; pattern < std::size(kPatterns); ++pattern) compare(pattern, text);
   }
+}
+
+TEST_CASE("both spellings of the pattern of Kimi have a scanner") {
+  const std::string bare = "\\p{Han}+" + std::string(kKimiPattern.substr(std::string_view("[\\p{Han}]+").size()));
+  CHECK(PretokenScanner::for_pattern(bare));
+  CHECK_FALSE(PretokenScanner::for_pattern(bare + "?"));
+  CHECK_FALSE(PretokenScanner::for_pattern(bare.substr(1)));
 }
 
 TEST_CASE("the scanner classes every code point as the regex does") {
@@ -99,7 +119,7 @@ TEST_CASE("the scanner classes every code point as the regex does") {
     text += "a ";
     append_utf8(text, c);
   }
-  for (size_t pattern = 0; pattern < 3; ++pattern) compare(pattern, text);
+  for (size_t pattern = 0; pattern < std::size(kPatterns); ++pattern) compare(pattern, text);
 }
 
 TEST_CASE("the scanner cuts the corpus as the regex does") {
@@ -107,6 +127,6 @@ TEST_CASE("the scanner cuts the corpus as the regex does") {
   if (!std::filesystem::exists(corpus)) SKIP_TEST("the shared data folder is absent");
   for (const auto& book : std::filesystem::directory_iterator(corpus)) {
     const std::string text = test::read_file(book.path());
-    for (size_t pattern = 0; pattern < 3; ++pattern) compare(pattern, text);
+    for (size_t pattern = 0; pattern < std::size(kPatterns); ++pattern) compare(pattern, text);
   }
 }
