@@ -290,6 +290,55 @@ TEST_CASE("calls within reasoning are reasoning") {
   CHECK(found.calls.size() == 1);
 }
 
+TEST_CASE("calls that end an output count within reasoning") {
+  for (const ToolFormat format : all_formats()) {
+    const bool is_whole_output = row_of(format).written.front().is_whole_output;
+    if (is_harmony(format) || row_of(format).ends_reasoning || is_whole_output) continue;
+    const ToolCallSyntax& syntax = row_of(format).written.front();
+    const ReasoningRow& reasoning = row_of(reasoning_of(format));
+    const std::string call = written_call(syntax, written_arguments(syntax, "attic", 1));
+    const std::string calls = written_section(syntax, {call, call});
+    OutputFormat output = output_format(format, reasoning_of(format));
+    const auto parse = [&](std::string_view after) {
+      return parse_output(output, fmt::format("{}I try\n{}{}", reasoning.start, calls, after));
+    };
+    for (const std::string& after : {std::string(), std::string("\n"), std::string(reasoning.end) + "\n\n"}) {
+      INFO(to_string(format) << ": " << calls << after);
+      const OutputPart found = parse(after);
+      CHECK(found.reasoning == "I try");
+      CHECK(found.content.empty());
+      REQUIRE(found.calls.size() == 2);
+      CHECK(found.calls[0].name == "room_temp");
+      CHECK(found.calls[1].arguments == found.calls[0].arguments);
+      CHECK(found.calls[1].content_before == 0);
+    }
+    // Anything else after the calls says that the model thinks on.
+    for (const std::string& after : {std::string(" or"), std::string(reasoning.end) + " No."}) {
+      INFO(to_string(format) << ": " << calls << after);
+      CHECK(parse(after).calls.empty());
+    }
+    output.has_constrained_calls = true;
+    CHECK(parse("").calls.empty());
+  }
+}
+
+TEST_CASE("texts that only resemble calls stay reasoning") {
+  const OutputFormat hermes = output_format(ToolFormat::kHermes, ReasoningFormat::kThink);
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {"room": "a"}}</tool_call>)";
+  const auto parse = [&](const std::string& answer) { return summary(parse_output(hermes, "<think>" + answer)); };
+  CHECK(parse("The tag <tool_call> opens calls: " + call) ==
+        R"([The tag <tool_call> opens calls:]  {f: {"room": "a"}})");
+  CHECK(parse("So <tool_call>{\"name\" " + call + call) ==
+        R"([So <tool_call>{"name"]  {f: {"room": "a"}} {f: {"room": "a"}})");
+  for (const std::string text :
+       {"a <tool_call", "<tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": {\"room\": \"a",
+        "<tool_call>{\"name\": \"f\"}</tool_call> </thin", "<tool_call>x</tool_call>"}) {
+    CHECK(parse(text) == "[" + text + "] ");
+    CHECK(parse(text + "</think>b") == "[" + text + "] b");
+  }
+  CHECK(parse(call + "</think>" + call) == "[" + call + R"(]  {f: {"room": "a"}})");
+}
+
 TEST_CASE("ids that models write") {
   const auto id_of = [](ToolFormat format, const std::string& answer) {
     const OutputPart found = parse_output(output_format(format), answer);
