@@ -44,6 +44,7 @@ ReasoningFormat reasoning_of(ToolFormat format) {
     case ToolFormat::kHarmony: return ReasoningFormat::kHarmony;
     case ToolFormat::kCommand: return ReasoningFormat::kCommand;
     case ToolFormat::kGemma4: return ReasoningFormat::kGemma4;
+    case ToolFormat::kHunyuan3: return ReasoningFormat::kHunyuan3;
     case ToolFormat::kMistralV13: return ReasoningFormat::kMistral;
     default: return ReasoningFormat::kThink;
   }
@@ -363,6 +364,12 @@ TEST_CASE("markers that a model leaves out") {
   CHECK(find(ToolFormat::kGlm47, "<tool_call>f</tool_call>") == " {f: {}}");
   CHECK(find(ToolFormat::kGlm45, "<tool_call>f\n<arg_key>digits</arg_key>\n<arg_value>3.0</arg_value>") ==
         R"( {f: {"digits": 3})");
+  CHECK(find(ToolFormat::kHunyuan3,
+             "<tool_calls:opensource><tool_call:opensource>f</tool_call:opensource>"
+             "<tool_call:opensource>f<arg_key:opensource>room</arg_key:opensource>"
+             "<arg_value:opensource>a</arg_value:opensource></tool_call:opensource>"
+             "</tool_calls:opensource>") == R"( {f: {}} {f: {"room": "a"}})");
+  CHECK(find(ToolFormat::kHunyuan3Preview, "<tool_call>f<tool_sep>\n</tool_call>") == " {f: {}}");
   CHECK(find(ToolFormat::kDeepSeekV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>") == " {f: {}}");
   CHECK(find(ToolFormat::kMiniMaxM2, "<invoke name=\"f\"><parameter name=\"room\">a\n</parameter></invoke> ok") ==
         " ok {f: {\"room\": \"a\\n\"}}");
@@ -438,7 +445,7 @@ TEST_CASE("pieces of any output give what the whole gives") {
 }
 
 TEST_CASE("the source of a template tells its formats") {
-  const std::array<std::pair<const char*, ToolFormat>, 23> kSources = {{
+  const std::array<std::pair<const char*, ToolFormat>, 26> kSources = {{
       {"<|channel|>commentary to=functions.x<|message|>", ToolFormat::kHarmony},
       {"[TOOL_CALLS] [", ToolFormat::kMistral},
       {"[TOOL_CALLS]x[CALL_ID]y[ARGS]", ToolFormat::kMistralV11},
@@ -453,6 +460,9 @@ TEST_CASE("the source of a template tells its formats") {
       {"<tool_call><function=x><parameter=y>", ToolFormat::kQwen3Coder},
       {"<tool_call>x\n<arg_key>a</arg_key>\n<arg_value>", ToolFormat::kGlm45},
       {"<tool_call>x<arg_key>a</arg_key><arg_value>", ToolFormat::kGlm47},
+      {"set t = ':opensource'; '<tool_call{}>'.format(t) + '<tool_sep{}>'.format(t)", ToolFormat::kHunyuan3},
+      {"<tool_call:opensource>x<tool_sep:opensource>", ToolFormat::kHunyuan3},
+      {"<tool_call>x<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>", ToolFormat::kHunyuan3Preview},
       {"<|tool_calls_section_begin|>", ToolFormat::kKimiK2},
       {"<minimax:tool_call>", ToolFormat::kMiniMaxM2},
       {"<|tool_call>call:x<tool_call|>", ToolFormat::kGemma4},
@@ -471,5 +481,7 @@ TEST_CASE("the source of a template tells its formats") {
   CHECK(detect_reasoning_format("<|channel>thought") == ReasoningFormat::kGemma4);
   CHECK(detect_reasoning_format("[THINK]x[/THINK]") == ReasoningFormat::kMistral);
   CHECK(detect_reasoning_format("<|channel|>analysis<|message|>") == ReasoningFormat::kHarmony);
+  CHECK(detect_reasoning_format("set t = ':opensource'; '</think{}>'.format(t)") == ReasoningFormat::kHunyuan3);
+  CHECK(detect_reasoning_format("</think:opensource>") == ReasoningFormat::kHunyuan3);
   CHECK_FALSE(detect_reasoning_format("plain"));
 }
