@@ -183,6 +183,7 @@ void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
   if (output_parser_) {
     text::OutputPart part;
     output_parser_->finish(part);
+    if (!options_.parallel_tool_calls) std::erase_if(part.calls, [](const auto& call) { return call.index > 0; });
     take(std::move(part), delta);
     end_custom_call(delta.text.size(), delta);
     delta.has_tool_calls = output_parser_->calls_started() > 0;

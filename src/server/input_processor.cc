@@ -294,6 +294,7 @@ ApiResult<std::string> InputProcessor::render_prompt(const text::ChatTemplate& c
   if (restriction.has_error()) return restriction.error();
   constraint = *std::move(restriction);
   format.prefix = constraint.prefix;
+  format.has_constrained_calls = constraint.calls.has_value();
   *text += constraint.prefix;
   return text;
 }

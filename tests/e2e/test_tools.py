@@ -88,8 +88,8 @@ def test_required_calls_are_of_the_tools(tool_server):
 
 @pytest.mark.parametrize("parser", [
     "llama3_json", "mistral", "mistral_v11", "mistral_v13", "deepseek_v3", "deepseek_v31", "deepseek_v32", "qwen3_coder",
-    "glm45", "glm47", "kimi_k2", "minimax_m2", "gemma4", "functiongemma", "pythonic", "phi4_mini_json", "phi4", "granite",
-    "nemotron", "command", "harmony"])
+    "glm45", "glm47", "hy_v3", "hy_v3_preview", "kimi_k2", "minimax_m2", "gemma4", "functiongemma", "pythonic",
+    "phi4_mini_json", "phi4", "granite", "nemotron", "command", "harmony"])
 def test_calls_in_every_syntax(with_template, parser):
     where = {"type": "object", "properties": {"at": {"enum": ["bow", "stern"]}, "far": {"type": "boolean"}},
              "required": ["at", "far"], "additionalProperties": False}

@@ -221,6 +221,25 @@ TEST_CASE("Without parallel calls the answer ends with its first") {
   CHECK(json.integer("/usage/completion_tokens") < static_cast<int64_t>(2 * std::string_view(kCall).size()));
 }
 
+TEST_CASE("A call counts where the model did not end its reasoning") {
+  const ToolServer server(fmt::format("<think>I look.\n{}\n{}", kCall, kCall));
+  const ParsedJson json = server.ask(kTools);
+  CHECK(json.string("/choices/0/finish_reason") == "tool_calls");
+  CHECK(json.string("/choices/0/message/reasoning_content") == "I look.");
+  CHECK(json.is_null("/choices/0/message/content"));
+  REQUIRE(json.size("/choices/0/message/tool_calls") == 2);
+  CHECK(json.string("/choices/0/message/tool_calls/1/function/arguments") == R"({"at": "it"})");
+  const ParsedJson single = server.ask(fmt::format(R"({},"parallel_tool_calls":false)", kTools));
+  CHECK(single.size("/choices/0/message/tool_calls") == 1);
+  // No grammar has constrained the call.
+  const ParsedJson strict = server.ask(R"("tools":[{"type":"function","function":{"name":"look","strict":true}}])");
+  CHECK(strict.string("/choices/0/finish_reason") == "stop");
+  CHECK_THAT(strict.string("/choices/0/message/reasoning_content"), Catch::EndsWith("</tool_call>"));
+  const HttpReply stream = server.chat(ToolServer::body(fmt::format(R"({},"stream":true)", kTools)));
+  CHECK_THAT(stream.body, Catch::Contains(R"("name":"look")") && Catch::Contains(R"("finish_reason":"tool_calls")"));
+  CHECK_THAT(stream.body, !Catch::Contains("<tool_call>"));
+}
+
 TEST_CASE("A call that max_tokens cuts short says length") {
   const ToolServer server(kCall);
   const ParsedJson json = server.ask(fmt::format(R"({},"max_tokens":50)", kTools));

@@ -18,6 +18,9 @@ namespace {
 constexpr std::array<std::string_view, 3> kUnreadSources = {"base64", "url", "file"};
 constexpr std::array<std::string_view, 4> kHostedBlocks = {"server_tool_use", "mcp_tool_use", "mcp_tool_result",
                                                            "container_upload"};
+constexpr std::array<std::string_view, 10> kBlocks = {
+    "text",        "image",          "document", "search_result",     "tool_use",
+    "tool_result", "tool_reference", "thinking", "redacted_thinking", "compaction"};
 
 FieldError refuse_type(const Block& block, std::string_view wanted) {
   return bad_request(block.path, "{}.type: '{}' is not supported, wanted {}", block.path, block.type.substr(0, 64),
@@ -124,6 +127,17 @@ FieldError append_block_text(const Block& block, std::string& out, std::optional
   if (FieldError error = read_member(block, "text", true, text)) return error;
   append_text(out, text);
   return std::nullopt;
+}
+
+FieldError append_compaction(const Block& block, std::string& out) {
+  std::string text;
+  if (FieldError error = read_member(block, "content", false, text)) return error;
+  append_text(out, text);
+  return std::nullopt;
+}
+
+bool is_known_block(std::string_view type) {
+  return is_hosted_block(type) || std::ranges::find(kBlocks, type) != kBlocks.end();
 }
 
 bool is_hosted_block(std::string_view type) {

@@ -28,6 +28,10 @@ struct Block {
 /// `medium` gets the first of those. Other types are an error that names what is taken.
 [[nodiscard]] openai::FieldError append_block_text(const Block& block, std::string& out,
                                                    std::optional<openai::Medium>& medium);
+/// Appends the summary that stands for an earlier part of the conversation.
+[[nodiscard]] openai::FieldError append_compaction(const Block& block, std::string& out);
+/// Returns whether this server knows what a block of this type is.
+[[nodiscard]] bool is_known_block(std::string_view type);
 /// Returns whether a block records what a tool of Anthropic's own servers did. It is left out of the prompt.
 [[nodiscard]] bool is_hosted_block(std::string_view type);
 

@@ -1,5 +1,6 @@
 #include "server/messages/conversation_builder.h"
 
+#include "base/log.h"
 #include "server/messages/attribution.h"
 
 namespace millrace::server::messages {
@@ -157,7 +158,13 @@ FieldError ConversationBuilder::add_assistant(const std::string& path, Json cont
       append_text(message.reasoning, thinking);
       return std::nullopt;
     }
+    if (block.type == "compaction") return append_compaction(block, text);
     if (block.type == "redacted_thinking" || is_hosted_block(block.type)) return std::nullopt;
+    if (!is_known_block(block.type)) {
+      // A refusal would end the session, since each of its requests has the block again.
+      log::debug("{} is left out: blocks of type {} are unknown", block.path, block.type.substr(0, 64));
+      return std::nullopt;
+    }
     return append_block_text(block, text, message.medium);
   });
   append_text(message.content, text);

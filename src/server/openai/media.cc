@@ -49,7 +49,7 @@ std::string_view medium_of_type(std::string_view part_type) {
 }
 
 std::string replace_medium(std::string_view word, std::string path, std::optional<Medium>& first) {
-  if (!first) first = Medium{.word = word, .path = std::move(path)};
+  if (!first) first = Medium{.word = std::string(word), .path = std::move(path)};
   return fmt::format("[{} left out: this model reads text only]", word);
 }
 

@@ -90,8 +90,8 @@ struct MessageToolCall {
 
 /// A part of a message that the model cannot read, and that its content has a note for.
 struct Medium {
-  std::string_view word;  ///< for it: "image", "file"
-  std::string path;       ///< in the request, for messages
+  std::string word;  ///< for it: "image", "file"
+  std::string path;  ///< in the request, for messages
 };
 
 struct ChatMessage {

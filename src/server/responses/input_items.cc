@@ -21,31 +21,6 @@ using openai::read_string;
 using openai::wrong_type;
 
 constexpr size_t kMaxName = 256;
-/// Items that only the servers make that host the tools, or that hold nothing that this server can read.
-constexpr std::array<std::string_view, 23> kHostedItems = {"additional_tools",
-                                                           "apply_patch_call",
-                                                           "apply_patch_call_output",
-                                                           "code_interpreter_call",
-                                                           "compaction",
-                                                           "compaction_trigger",
-                                                           "computer_call",
-                                                           "computer_call_output",
-                                                           "file_search_call",
-                                                           "image_generation_call",
-                                                           "local_shell_call",
-                                                           "local_shell_call_output",
-                                                           "mcp_approval_request",
-                                                           "mcp_approval_response",
-                                                           "mcp_call",
-                                                           "mcp_list_tools",
-                                                           "program",
-                                                           "program_output",
-                                                           "shell_call",
-                                                           "shell_call_output",
-                                                           "tool_search_call",
-                                                           "tool_search_output",
-                                                           "web_search_call"};
-
 bool is_absent(Json value) {
   return value.is_missing() || value.is_null();
 }
@@ -74,6 +49,10 @@ FieldError read_part(const std::string& path, Json part, std::string& text, std:
     return std::nullopt;
   }
   if (std::ranges::find(kTextParts, type) == kTextParts.end()) {
+    if (medium != nullptr) {
+      text = openai::replace_medium(type.substr(0, 64), path, *medium);
+      return std::nullopt;
+    }
     return bad_request(path, "{}: content parts of type '{}' are not supported, only texts are", path,
                        type.substr(0, 64));
   }
@@ -137,11 +116,10 @@ FieldError InputConverter::add(const std::string& path, Json item) {
   if (type == "function_call") return add_call(path, object, false);
   if (type == "custom_tool_call") return add_call(path, object, true);
   if (type == "function_call_output" || type == "custom_tool_call_output") return add_call_output(path, object);
-  if (std::ranges::find(kHostedItems, type) != kHostedItems.end()) {
-    log::debug("{} of a request is left out: items of type {} come from hosted tools", path, type);
-    return std::nullopt;
-  }
-  return bad_request(path + ".type", "{}.type: items of type '{}' are not supported", path, type.substr(0, 64));
+  if (type == "agent_message") return add_agent_message(path, object);
+  // Clients know new types before servers do, and send such an item with each further request.
+  log::debug("{} of a request is left out: items of type {} say nothing to the model", path, type.substr(0, 64));
+  return std::nullopt;
 }
 
 FieldError InputConverter::add_message(const std::string& path, JsonObject item) {
@@ -175,6 +153,21 @@ FieldError InputConverter::add_message(const std::string& path, JsonObject item)
   message.content_kind = ChatMessage::Content::kText;
   message.content = std::move(text);
   message.medium = std::move(medium);
+  return std::nullopt;
+}
+
+FieldError InputConverter::add_agent_message(const std::string& path, JsonObject item) {
+  std::string text;
+  std::optional<Medium> medium;
+  if (const Json content = item["content"]; !is_absent(content)) {
+    if (FieldError field_error = read_parts(path + ".content", content, "\n", text, &medium)) return field_error;
+  }
+  if (text.empty()) return std::nullopt;
+  is_within_assistant_ = false;
+  ChatMessage& message = conversation_.messages.emplace_back();
+  message.role = "user";
+  message.content_kind = ChatMessage::Content::kText;
+  message.content = std::move(text);
   return std::nullopt;
 }
 

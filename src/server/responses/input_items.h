@@ -17,13 +17,16 @@ class InputConverter {
   /// Appends to the messages of `conversation`, which outlives the converter.
   explicit InputConverter(openai::Conversation& conversation) : conversation_(conversation) {}
 
-  /// Appends what `item` says; `path` names it in errors. Items of hosted tools are left out.
+  /// Appends what `item` says; `path` names it in errors. Items of hosted tools, and of
+  /// types that this server does not know, are left out.
   [[nodiscard]] openai::FieldError add(const std::string& path, openai::Json item);
   /// Completes the messages, once all items are there.
   void finish();
 
  private:
   [[nodiscard]] openai::FieldError add_message(const std::string& path, JsonObject item);
+  /// Appends what another agent says, as a message of the user. Parts that hold no text become notes.
+  [[nodiscard]] openai::FieldError add_agent_message(const std::string& path, JsonObject item);
   [[nodiscard]] openai::FieldError add_reasoning(const std::string& path, JsonObject item);
   [[nodiscard]] openai::FieldError add_call(const std::string& path, JsonObject item, bool is_custom);
   [[nodiscard]] openai::FieldError add_call_output(const std::string& path, JsonObject item);

@@ -135,9 +135,7 @@ ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, con
   if (FieldError field_error = openai::check_unsupported(document.object(), true)) return *field_error;
   if (FieldError field_error = read_fields(document.object(), limits, fields)) return *field_error;
   if (FieldError field_error = openai::check_common(fields)) return *field_error;
-  if (!fields.tools.is_missing()) {
-    if (FieldError field_error = read_tools(fields.tools, fields)) return *field_error;
-  }
+  if (FieldError field_error = read_tools(fields.tools, fields.input_value, fields)) return *field_error;
   if (!fields.tool_choice.is_missing()) {
     if (FieldError field_error = read_tool_choice(fields.tool_choice, fields)) return *field_error;
   }

@@ -60,6 +60,8 @@ class ToolReader {
   explicit ToolReader(ResponsesRequest& request) : request_(request), json_(shown_) { json_.begin_array(); }
 
   FieldError read(const std::string& path, Json value, std::string_view name_space);
+  /// Reads the tools of an item that adds some. A name that is there already stays what it is.
+  FieldError read_additional(const std::string& path, Json item);
   void finish();
 
  private:
@@ -69,6 +71,7 @@ class ToolReader {
   FieldError add(Tool tool, ToolOrigin origin, std::string_view description, std::string_view parameters);
 
   ResponsesRequest& request_;
+  bool is_additional_ = false;
   std::string shown_;
   JsonWriter json_;
 };
@@ -145,6 +148,7 @@ FieldError ToolReader::read_namespace(const std::string& path, JsonObject object
 FieldError ToolReader::add(Tool tool, ToolOrigin origin, std::string_view description, std::string_view parameters) {
   tool.name = shown_name(origin.name_space, origin.name);
   if (!request_.origins.emplace(tool.name, std::move(origin)).second) {
+    if (is_additional_) return std::nullopt;
     return bad_request("tools", "{}: another tool is called '{}' as well", tool.path, tool.name);
   }
   json_.begin_object().member("type", "function").key("function").begin_object().member("name", tool.name);
@@ -152,6 +156,19 @@ FieldError ToolReader::add(Tool tool, ToolOrigin origin, std::string_view descri
   if (!parameters.empty()) json_.key("parameters").raw(parameters);
   json_.end_object().end_object();
   request_.conversation.tools.push_back(std::move(tool));
+  return std::nullopt;
+}
+
+FieldError ToolReader::read_additional(const std::string& path, Json item) {
+  is_additional_ = true;
+  const Json value = item["tools"];
+  JsonArray tools;
+  if (value.is_missing() || value.is_null()) return std::nullopt;
+  if (!value.get(tools)) return wrong_type(path + ".tools", value, "an array of tools");
+  size_t index = 0;
+  for (const Json tool : tools) {
+    if (FieldError field_error = read(fmt::format("{}.tools[{}]", path, index++), tool, {})) return field_error;
+  }
   return std::nullopt;
 }
 
@@ -237,13 +254,22 @@ std::string shown_name(std::string_view name_space, std::string_view name) {
   return fmt::format("{}{}{}", name_space, kSeparator, name);
 }
 
-FieldError read_tools(Json value, ResponsesRequest& request) {
-  JsonArray array;
-  if (!value.get(array)) return wrong_type("tools", value, "an array of tools");
+FieldError read_tools(Json value, Json input, ResponsesRequest& request) {
   ToolReader reader(request);
   size_t index = 0;
+  JsonArray array;
+  if (!value.is_missing() && !value.get(array)) return wrong_type("tools", value, "an array of tools");
   for (const Json item : array) {
     if (FieldError field_error = reader.read(fmt::format("tools[{}]", index++), item, {})) return field_error;
+  }
+  JsonArray items;
+  if (!input.get(items)) items = {};
+  index = 0;
+  for (const Json item : items) {
+    const std::string path = fmt::format("input[{}]", index++);
+    std::string_view type;
+    if (!item["type"].get(type) || type != "additional_tools") continue;
+    if (FieldError field_error = reader.read_additional(path, item)) return field_error;
   }
   reader.finish();
   return std::nullopt;

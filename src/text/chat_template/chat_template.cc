@@ -11,6 +11,7 @@
 #include "text/chat_template/call_ids.h"
 #include "text/chat_template/call_turns.h"
 #include "text/chat_template/content_parts.h"
+#include "text/chat_template/effort_words.h"
 #include "text/chat_template/final_message.h"
 #include "text/chat_template/jinja_builtins.h"
 #include "text/chat_template/jinja_eval.h"
@@ -72,16 +73,6 @@ bool has_word(std::string_view source, std::string_view word) {
   return false;
 }
 
-/// Returns whether `text` has `word` exactly where `other` has `other_word`, and is equal to it elsewhere.
-bool has_as_is(const std::optional<std::string>& text, std::string_view word, std::optional<std::string> other,
-               std::string_view other_word) {
-  if (!text || !other || other->find(other_word) == std::string::npos) return false;
-  for (size_t at = other->find(other_word); at != std::string::npos; at = other->find(other_word, at + word.size())) {
-    other->replace(at, other_word.size(), word);
-  }
-  return *text == *other;
-}
-
 Error to_error(ErrorCode code, const TemplateError& error) {
   if (error.line == 0) return Error{code, "chat template: " + error.message};
   return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
@@ -90,7 +81,6 @@ Error to_error(ErrorCode code, const TemplateError& error) {
 /// What a probe of a template may use: enough for any template, and little for one that loops.
 constexpr jinja::Limits kProbeLimits = {
     .steps = 300'000, .heap_bytes = size_t{32} << 20, .output_bytes = size_t{4} << 20, .depth = 400};
-constexpr std::string_view kProbeEffort = "probe-effort";
 constexpr std::string_view kProbeTools =
     R"([{"type":"function","function":{"name":"probe_tool","description":"A tool","parameters":{"type":"object",)"
     R"("properties":{"place":{"type":"string","description":"A text"}},"required":["place"]}}}])";
@@ -125,9 +115,9 @@ struct ChatTemplate::Compiled {
   CallTurns call_turns;
   ContentParts content_parts;
   bool supports_documents = false;
-  bool sorts_tools = false;    ///< members of tools are shown by name
-  bool wants_tools = false;    ///< it fails without a list of tools, and takes an empty one
-  bool prints_effort = false;  ///< any word of reasoning_effort becomes part of the prompt as it is
+  bool sorts_tools = false;  ///< members of tools are shown by name
+  bool wants_tools = false;  ///< it fails without a list of tools, and takes an empty one
+  EffortWords effort_words;
 };
 
 ChatTemplate::ChatTemplate() = default;
@@ -294,8 +284,7 @@ void ChatTemplate::probe() {
       const auto text = render_with(input, false);
       return text ? text : render_with(input, true);
     };
-    compiled.prints_effort =
-        has_as_is(render_with_effort("none"), "none", render_with_effort(kProbeEffort), kProbeEffort);
+    compiled.effort_words = EffortWords::probe(render_with_effort);
     compiled.call_ids = CallIds::probe(render);
     compiled.tool_results = ToolResults::probe(render);
     compiled.call_turns = CallTurns::probe(render);
@@ -360,8 +349,7 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
                       input.template_name, fmt::join(template_names(), ", "));
   }
   ChatInput shown = input;
-  // A model whose template prints any word has not learnt this one; the least that such models know is low.
-  if (compiled->prints_effort && input.reasoning_effort == "none") shown.reasoning_effort = "low";
+  shown.reasoning_effort = compiled->effort_words.word_for(input.reasoning_effort);
   if (compiled->wants_tools && input.tools_json.empty()) shown.tools_json = "[]";
   std::string sorted;
   if (compiled->sorts_tools && !shown.tools_json.empty()) {

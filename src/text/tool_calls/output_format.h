@@ -19,6 +19,7 @@ struct OutputFormat {
   bool reasoning_is_closed = false;          ///< the prompt has closed it, or ends within content
   std::optional<ToolFormat> tools;
   std::shared_ptr<const ParameterTypes> parameter_types;  ///< of the tools; null if all are strings
+  bool has_constrained_calls = false;  ///< a grammar, which knows calls after the reasoning only, constrains them
   /// The beginning of a call that ends the prompt. It is parsed as if the model had written it.
   std::string prefix;
   /// The model's own description of its outputs, which replaces all of the above but `reasoning`.

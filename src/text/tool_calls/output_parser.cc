@@ -19,6 +19,12 @@ std::span<const std::string_view> content_tags(const OutputFormat& format) {
   return format.reasoning ? row_of(*format.reasoning).content_tags : std::span<const std::string_view>();
 }
 
+/// Returns whether calls at the end of reasoning are to be found. The others are no calls, or end the reasoning.
+bool may_call_in_reasoning(const OutputFormat& format) {
+  return format.tools && !format.has_constrained_calls && !row_of(*format.tools).ends_reasoning &&
+         !tool_call_start_tag(*format.tools).empty();
+}
+
 }  // namespace
 
 std::string_view early_end_of_reasoning(const OutputFormat& format) {
@@ -37,6 +43,7 @@ OutputParser::OutputParser(const OutputFormat& format)
     harmony_.emplace();
   } else if (format.reasoning && *format.reasoning != ReasoningFormat::kHarmony) {
     reasoning_.emplace(row_of(*format.reasoning), format.begins_in_reasoning, early_end_of_reasoning(format));
+    if (may_call_in_reasoning(format)) late_calls_.emplace(*format.tools, format.parameter_types);
   }
   make_tool_parser();
 }
@@ -54,13 +61,13 @@ bool OutputParser::in_reasoning() const {
 uint32_t OutputParser::calls_started() const {
   if (harmony_) return harmony_->started_calls();
   if (template_) return template_->finished_calls();
-  return tools_ ? tools_->started_calls() : 0;
+  return (tools_ ? tools_->started_calls() : 0) + (late_calls_ ? late_calls_->found_calls() : 0);
 }
 
 uint32_t OutputParser::calls_finished() const {
   if (harmony_) return harmony_->finished_calls();
   if (template_) return template_->finished_calls();
-  return tools_ ? tools_->finished_calls() : 0;
+  return (tools_ ? tools_->finished_calls() : 0) + (late_calls_ ? late_calls_->found_calls() : 0);
 }
 
 std::string& OutputParser::reasoning_of(OutputPart& out) const {
@@ -71,9 +78,22 @@ void OutputParser::push(std::string_view text, OutputPart& out) {
   if (harmony_) return harmony_->push(text, {reasoning_of(out), out.content, out.calls});
   if (template_) return template_->push(text, {reasoning_of(out), out.content, out.calls});
   if (!reasoning_) return push_rest(text, out);
+  std::string thought;
   std::string rest;
-  reasoning_->push(text, out.reasoning, rest);
+  reasoning_->push(text, thought, rest);
+  push_reasoning(thought, !rest.empty(), out);
   push_unopened(rest, out);
+}
+
+void OutputParser::push_reasoning(std::string_view thought, bool is_over, OutputPart& out) {
+  if (!late_calls_) {
+    out.reasoning += thought;
+    return;
+  }
+  late_calls_->push(thought, out.reasoning);
+  if (!is_over) return;
+  late_calls_->release(out.reasoning);
+  late_calls_.reset();
 }
 
 void OutputParser::push_unopened(std::string_view text, OutputPart& out) {
@@ -125,7 +145,10 @@ void OutputParser::finish(OutputPart& out) {
   if (template_) return template_->finish({reasoning_of(out), out.content, out.calls});
   std::string rest;
   if (reasoning_) {
-    reasoning_->finish(out.reasoning, rest);
+    std::string thought;
+    reasoning_->finish(thought, rest);
+    push_reasoning(thought, !rest.empty(), out);
+    if (late_calls_) late_calls_->finish(out.reasoning, out.calls);
     push_unopened(rest, out);
     rest = std::exchange(pending_, {});
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/tool_calls/calls_in_reasoning.h"
 #include "text/tool_calls/harmony_parser.h"
 #include "text/tool_calls/output_format.h"
 #include "text/tool_calls/reasoning_parser.h"
@@ -41,6 +42,8 @@ class OutputParser {
  private:
   /// Returns where the reasoning of harmony and of response templates goes.
   [[nodiscard]] std::string& reasoning_of(OutputPart& out) const;
+  /// Passes `thought` on, and the reasoning that was delayed if other text follows it.
+  void push_reasoning(std::string_view thought, bool is_over, OutputPart& out);
   void push_rest(std::string_view text, OutputPart& out);
   void push_tools(std::string_view text, OutputPart& out);
   /// Parses output without <think>, in which </think> may still come.
@@ -53,6 +56,7 @@ class OutputParser {
   std::optional<HarmonyParser> harmony_;
   std::optional<ResponseTemplateParser> template_;
   std::optional<ReasoningParser> reasoning_;
+  std::optional<CallsInReasoning> late_calls_;  // until content comes
   TagFilter filter_;
   std::optional<ToolCallParser> tools_;
   bool may_lack_start_;

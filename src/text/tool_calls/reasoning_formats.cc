@@ -16,6 +16,7 @@ constexpr std::array<std::string_view, 4> kCommandTags = {"<|START_RESPONSE|>", 
 constexpr std::array kReasoningRows = {
     ReasoningRow{.format = kThink, .name = "think", .start = "<think>", .end = "</think>", .may_lack_start = true},
     ReasoningRow{.format = kSeed, .name = "seed_oss", .start = "<seed:think>", .end = "</seed:think>"},
+    ReasoningRow{.format = kHunyuan3, .name = "hy_v3", .start = "<think:opensource>", .end = "</think:opensource>"},
     ReasoningRow{.format = kMistral, .name = "mistral", .start = "[THINK]", .end = "[/THINK]"},
     ReasoningRow{.format = kGemma4, .name = "gemma4", .start = "<|channel>thought\n", .end = "<channel|>"},
     ReasoningRow{.format = kCommand,
@@ -77,7 +78,9 @@ std::optional<ReasoningFormat> detect_reasoning_format(std::string_view source) 
   const auto has = [source](std::string_view part) { return source.find(part) != std::string_view::npos; };
   if (has("<|channel|>") && has("<|message|>")) return kHarmony;
   if (has("<|channel>thought")) return kGemma4;
-  for (const ReasoningFormat format : {kMistral, kCommand, kSeed, kThink, kGranite}) {
+  // Hunyuan's template writes its tags by str.format.
+  if (has("</think{}>") && has(":opensource")) return kHunyuan3;
+  for (const ReasoningFormat format : {kMistral, kCommand, kSeed, kHunyuan3, kThink, kGranite}) {
     if (has(row_of(format).end)) return format;
   }
   return std::nullopt;

@@ -10,7 +10,7 @@
 /// The formats in which models write reasoning, as rows of data that the parser and the grammars read.
 namespace millrace::text {
 
-enum class ReasoningFormat : uint8_t { kThink, kSeed, kMistral, kGemma4, kCommand, kGranite, kHarmony };
+enum class ReasoningFormat : uint8_t { kThink, kSeed, kHunyuan3, kMistral, kGemma4, kCommand, kGranite, kHarmony };
 
 /// An output is `start` reasoning `end`, then `content_open` content `content_close`.
 struct ReasoningRow {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -26,6 +25,10 @@ constexpr ParameterTags kGlm45Tags{
     .open = "<arg_key>", .key_end = "</arg_key>", .value_open = "\n<arg_value>", .value_end = "</arg_value>\n"};
 constexpr ParameterTags kGlm47Tags{
     .open = "<arg_key>", .key_end = "</arg_key>", .value_open = "<arg_value>", .value_end = "</arg_value>"};
+constexpr ParameterTags kHunyuan3Tags{.open = "<arg_key:opensource>",
+                                      .key_end = "</arg_key:opensource>",
+                                      .value_open = "\n<arg_value:opensource>",
+                                      .value_end = "</arg_value:opensource>\n"};
 constexpr ParameterTags kDsmlTags{.open = "<｜DSML｜parameter name=\"",
                                   .key_end = "\"",
                                   .value_open = " string=\"true\">",
@@ -60,6 +63,9 @@ constexpr std::array<std::string_view, 2> kKimiNameEnds = {":", "<|tool_call_arg
 constexpr std::array<std::string_view, 1> kTagNameEnds = {">"};
 constexpr std::array<std::string_view, 1> kQuotedNameEnds = {"\">"};
 constexpr std::array<std::string_view, 2> kGlmNameEnds = {"\n", "<"};
+constexpr std::array<std::string_view, 3> kHunyuan3NameEnds = {"<tool_sep:opensource>", "<arg_key:opensource>",
+                                                               "</tool_call:opensource>"};
+constexpr std::array<std::string_view, 3> kHunyuan3PreviewNameEnds = {"<tool_sep>", "<arg_key>", "</tool_call>"};
 
 constexpr std::array kHermes = {ToolCallSyntax{.call_open = "<tool_call>\n",
                                                .before_name = kObjectName,
@@ -156,6 +162,24 @@ constexpr std::array kGlm47 = {ToolCallSyntax{.call_open = "<tool_call>",
                                               .notation = kParameters,
                                               .tags = &kGlm47Tags,
                                               .name_ends = kGlmNameEnds}};
+constexpr std::array kHunyuan3 = {ToolCallSyntax{.section_open = "<tool_calls:opensource>\n",
+                                                 .call_open = "<tool_call:opensource>",
+                                                 .before_arguments = "<tool_sep:opensource>\n",
+                                                 .call_close = "</tool_call:opensource>",
+                                                 .separator = "\n",
+                                                 .section_close = "\n</tool_calls:opensource>",
+                                                 .notation = kParameters,
+                                                 .tags = &kHunyuan3Tags,
+                                                 .name_ends = kHunyuan3NameEnds}};
+constexpr std::array kHunyuan3Preview = {ToolCallSyntax{.section_open = "<tool_calls>\n",
+                                                        .call_open = "<tool_call>",
+                                                        .before_arguments = "<tool_sep>\n",
+                                                        .call_close = "</tool_call>",
+                                                        .separator = "\n",
+                                                        .section_close = "\n</tool_calls>",
+                                                        .notation = kParameters,
+                                                        .tags = &kGlm45Tags,
+                                                        .name_ends = kHunyuan3PreviewNameEnds}};
 constexpr std::array kKimi = {ToolCallSyntax{.section_open = "<|tool_calls_section_begin|>",
                                              .call_open = "<|tool_call_begin|>",
                                              .before_name = "functions.",
@@ -267,6 +291,8 @@ constexpr std::array<ToolFormatRow, kToolFormatCount> kRows = {{
     {ToolFormat::kQwen3Coder, "qwen3_coder", kQwen3Coder, kQwen3Coder, kNoWords},
     {ToolFormat::kGlm45, "glm45", kGlm45, kGlm45, kNoWords},
     {ToolFormat::kGlm47, "glm47", kGlm47, kGlm47, kNoWords},
+    {ToolFormat::kHunyuan3, "hy_v3", kHunyuan3, kHunyuan3, kNoWords},
+    {ToolFormat::kHunyuan3Preview, "hy_v3_preview", kHunyuan3Preview, kHunyuan3Preview, kNoWords},
     {ToolFormat::kKimiK2, "kimi_k2", kKimi, kKimi, kKimiAlso, true},
     {ToolFormat::kMiniMaxM2, "minimax_m2", kMiniMax, kMiniMax, kNoWords},
     {ToolFormat::kGemma4, "gemma4", kGemma4, kGemma4, kNoWords},
@@ -310,24 +336,6 @@ bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-bool has_all(std::string_view text, std::initializer_list<std::string_view> parts) {
-  return std::ranges::all_of(parts, [text](std::string_view part) { return has(text, part); });
-}
-
-/// Words of a template's source, and the format that they prove. The first row whose words all occur decides.
-struct Evidence {
-  std::initializer_list<std::string_view> words;
-  std::optional<ToolFormat> format;
-};
-
-std::optional<ToolFormat> detect_tool_call_tags(std::string_view source) {
-  if (has_all(source, {"<function=", "<parameter="})) return ToolFormat::kQwen3Coder;
-  if (has(source, "</arg_key><arg_value>")) return ToolFormat::kGlm47;
-  if (has(source, "<arg_key>")) return ToolFormat::kGlm45;
-  // Others write something else than JSON between the same tags.
-  return has(source, "<function=") ? std::nullopt : std::optional(ToolFormat::kHermes);
-}
-
 }  // namespace
 
 const ToolFormatRow& row_of(ToolFormat format) {
@@ -357,41 +365,6 @@ std::optional<ToolFormat> parse_tool_format(std::string_view word) {
   if (row != kRows.end()) return row->format;
   const auto* alias = std::ranges::find(kAliases, word, &Alias::name);
   return alias == kAliases.end() ? std::nullopt : std::optional(alias->format);
-}
-
-std::optional<ToolFormat> detect_tool_format(std::string_view source) {
-  using enum ToolFormat;
-  const std::initializer_list<Evidence> evidence = {
-      {{"<|channel|>", "<|message|>", "functions"}, kHarmony},
-      {{"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}, kMistralV11},
-      {{"[TOOL_CALLS]", "[ARGS]"}, kMistralV13},
-      {{"[TOOL_CALLS]"}, kMistral},
-      {{"｜DSML｜ calls>"}, kDeepSeekV41},
-      {{"｜DSML｜", "function_calls"}, kDeepSeekV32},
-      {{"｜DSML｜", "tool_calls>"}, kDeepSeekV4},
-      {{"<｜tool▁calls▁begin｜>", "```json"}, kDeepSeekV3},
-      {{"<｜tool▁calls▁begin｜>"}, kDeepSeekV31},
-      {{"<|tool_calls_section_begin|>"}, kKimiK2},
-      {{"<|tool_call_start|>"}, kLfm2},
-      {{"<|tool_list_start|>"}, kLfm2},
-      {{"List of tools: ", "<|im_start|>"}, kLfm2},
-      {{"<minimax:tool_call>"}, kMiniMaxM2},
-      {{"<start_function_call>"}, kFunctionGemma},
-      {{"<|tool_call>", "<tool_call|>"}, kGemma4},
-      {{"<TOOLCALL>"}, kNemotron},
-      {{"<|START_ACTION|>"}, kCommand},
-      {{"<|/tool_call|>"}, kPhi4},
-      {{"functools["}, kPhi4Mini},
-      {{"<|tool_call|>"}, kGranite},
-  };
-  for (const Evidence& each : evidence) {
-    if (has_all(source, each.words)) return each.format;
-  }
-  if (has(source, "<tool_call>")) return detect_tool_call_tags(source);
-  if (has(source, "[func_name1(")) return kPythonic;
-  const bool is_llama = has(source, "<|start_header_id|>") || has(source, "<|header_start|>");
-  if (is_llama && has(source, "\"parameters\"")) return kLlama3;
-  return std::nullopt;
 }
 
 std::string ToolCallSyntax::escaped_name(std::string_view name) const {

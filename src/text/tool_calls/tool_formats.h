@@ -25,6 +25,8 @@ enum class ToolFormat : uint8_t {
   kQwen3Coder,
   kGlm45,
   kGlm47,
+  kHunyuan3,
+  kHunyuan3Preview,
   kKimiK2,
   kMiniMaxM2,
   kGemma4,
@@ -38,7 +40,7 @@ enum class ToolFormat : uint8_t {
   kCommand,
   kHarmony,
 };
-inline constexpr size_t kToolFormatCount = 25;
+inline constexpr size_t kToolFormatCount = 27;
 
 /// The notation of a call's arguments.
 enum class ArgumentNotation : uint8_t {

@@ -225,6 +225,14 @@ TEST_CASE("An assistant at the end is continued") {
       "messages");
 }
 
+TEST_CASE("An answer may have blocks of types that are new") {
+  const auto parsed = parse("", R"("messages":[{"role":"user","content":"q"},{"role":"assistant","content":[)"
+                                R"({"type":"compaction","content":"So far."},{"type":"surprise","text":"x"},)"
+                                R"({"type":"text","text":"Yes."}]},{"role":"user","content":"r"}])");
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->conversation.messages[1].content == "So far.\nYes.");
+}
+
 TEST_CASE("Blocks that are no text are refused by name") {
   CHECK(block_outcome(R"({"type":"image","source":{"type":"base64"}})") == "messages[0].content[0]");
   const auto image = parse("", R"("messages":[{"role":"user","content":[{"type":"image"}]}])");
@@ -241,7 +249,8 @@ TEST_CASE("Blocks that are no text are refused by name") {
   CHECK(block_outcome(R"({"type":"tool_use","id":"i","name":"f","input":"{}"})", "assistant") ==
         "messages[0].content[0].input");
   CHECK(block_outcome(R"({"type":"thinking"})", "assistant") == "messages[0].content[0].thinking");
-  CHECK(block_outcome(R"({"type":"surprise"})", "assistant") == "messages[0].content[0]");
+  CHECK(block_outcome(R"({"type":"surprise"})") == "messages[0].content[0]");
+  CHECK(block_outcome(R"({"type":"tool_result","tool_use_id":"i"})", "assistant") == "messages[0].content[0]");
   CHECK(block_outcome(R"({"text":"a"})") == "messages[0].content[0].type");
   CHECK(block_outcome("5") == "messages[0].content[0]");
   CHECK(outcome("", R"("messages":[{"role":"tool","content":"a"}])") == "messages[0].role");

@@ -174,12 +174,41 @@ TEST_CASE("Image parts of tools and of earlier items become notes") {
   CHECK(request.conversation.messages.front().content == "[image left out: this model reads text only]");
 }
 
+TEST_CASE("Items of types that are new say nothing") {
+  const ResponsesRequest request =
+      with_items(R"({"role":"user","content":"a"},{"type":"telepathy","content":5},)"
+                 R"({"type":"agent_message","author":"b","content":[{"type":"input_text","text":"done"},)"
+                 R"({"type":"encrypted_content","encrypted_content":"z"}]},{"type":"agent_message"},)"
+                 R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}"},)"
+                 R"({"type":"function_call_output","call_id":"c","output":[{"type":"encrypted_content"}]})");
+  const auto& messages = request.conversation.messages;
+  REQUIRE(messages.size() == 4);
+  CHECK(messages[1].role == "user");
+  CHECK(messages[1].content == "done\n[encrypted_content left out: this model reads text only]");
+  CHECK(messages[3].content == "[encrypted_content left out: this model reads text only]");
+  check_refusal(R"({"input":[{"type":"telepathy"}]})", 400, "input");
+  check_refusal(R"({"input":[{"role":"user","content":[{"type":"telepathy"}]}]})", 400, "input[0].content[0]");
+}
+
+TEST_CASE("An item may add tools") {
+  const ResponsesRequest request = with_items(
+      R"({"type":"additional_tools","role":"developer","tools":[{"type":"namespace","name":"functions","tools":[)"
+      R"({"type":"custom","name":"exec"}]},{"type":"web_search"}]},{"role":"user","content":"a"},)"
+      R"({"type":"additional_tools","tools":[{"type":"function","name":"g"},{"type":"function","name":"g"}]},)"
+      R"({"type":"additional_tools"})");
+  REQUIRE(request.conversation.tools.size() == 2);
+  CHECK(request.conversation.tools[0].name == "functions__exec");
+  CHECK(request.conversation.tools[0].is_custom);
+  CHECK(request.conversation.tools[1].name == "g");
+  CHECK(request.conversation.messages.size() == 1);
+  check_refusal(R"({"input":[{"type":"additional_tools","tools":[{"type":"x"}]}]})", 400, "input[0].tools[0].type");
+}
+
 TEST_CASE("Bad items are refused by their path") {
   const auto check = [](std::string_view item, std::string_view param) {
     check_refusal(fmt::format(R"({{"input":[{{"role":"user","content":"x"}},{}]}})", item), 400, param);
   };
   check("1", "input[1]");
-  check(R"({"type":"telepathy"})", "input[1].type");
   check(R"({"type":1})", "input[1].type");
   check(R"({"content":"x"})", "input[1].role");
   check(R"({"role":"tool","content":"x"})", "input[1].role");

@@ -37,6 +37,18 @@ std::string error_of(std::string_view source, std::string_view kwargs = "{}") {
   return rendered.has_error() ? rendered.error().message : "rendered: " + *rendered;
 }
 
+/// Returns the prompt of a short conversation with an effort.
+std::string with_effort(std::string_view source, std::string_view effort) {
+  const auto made = ChatTemplate::from_source(source);
+  REQUIRE(made.has_value());
+  ChatInput input;
+  input.messages_json = R"([{"role":"user","content":"hi"}])";
+  input.reasoning_effort = effort;
+  const auto text = (*made)->render(input);
+  REQUIRE(text.has_value());
+  return *text;
+}
+
 }  // namespace
 
 TEST_CASE("templates render as jinja2 does") {
@@ -377,29 +389,63 @@ TEST_CASE("strftime_now formats the clock of the caller") {
 }
 
 TEST_CASE("A template that prints the effort gets low for none") {
-  const auto rendered = [](std::string_view source, std::string_view effort) {
-    const auto made = ChatTemplate::from_source(source);
-    REQUIRE(made.has_value());
-    ChatInput input;
-    input.messages_json = R"([{"role":"user","content":"hi"}])";
-    input.reasoning_effort = effort;
-    const auto text = (*made)->render(input);
-    REQUIRE(text.has_value());
-    return *text;
-  };
   constexpr std::string_view kPrints =
       "{% if not reasoning_effort %}{% set reasoning_effort = 'medium' %}{% endif %}"
       "Reasoning: {{ reasoning_effort }}|{% for m in messages %}{{ m.content }}{% endfor %}";
-  CHECK(rendered(kPrints, "none") == "Reasoning: low|hi");
-  CHECK(rendered(kPrints, "high") == "Reasoning: high|hi");
-  CHECK(rendered(kPrints, "") == "Reasoning: medium|hi");
+  CHECK(with_effort(kPrints, "none") == "Reasoning: low|hi");
+  CHECK(with_effort(kPrints, "high") == "Reasoning: high|hi");
+  CHECK(with_effort(kPrints, "") == "Reasoning: medium|hi");
   constexpr std::string_view kKnows =
       "{% if reasoning_effort == 'none' %}<think></think>{% else %}Reasoning: {{ reasoning_effort }}|{% endif %}"
       "{% for m in messages %}{{ m.content }}{% endfor %}";
-  CHECK(rendered(kKnows, "none") == "<think></think>hi");
-  CHECK(rendered(kKnows, "high") == "Reasoning: high|hi");
+  CHECK(with_effort(kKnows, "none") == "<think></think>hi");
+  CHECK(with_effort(kKnows, "high") == "Reasoning: high|hi");
   constexpr std::string_view kCompares =
       "{% if reasoning_effort == 'none' %}quick{% else %}slow{% endif %}{% for m in messages %}{{ m.content }}{% "
       "endfor %}";
-  CHECK(rendered(kCompares, "none") == "quickhi");
+  CHECK(with_effort(kCompares, "none") == "quickhi");
+}
+
+TEST_CASE("A template that refuses an effort gets the nearest one") {
+  const auto taking = [](std::string_view words) {
+    return fmt::format(
+        "{{% if reasoning_effort is defined and reasoning_effort not in {} %}}"
+        "{{{{ raise_exception('unknown effort') }}}}{{% endif %}}"
+        "{{{{ reasoning_effort or 'nothing' }}}}{{% for m in messages %}}{{% endfor %}}",
+        words);
+  };
+  const std::string hunyuan = taking("['no_think', 'low', 'high']");
+  CHECK(with_effort(hunyuan, "") == "nothing");
+  CHECK(with_effort(hunyuan, "none") == "no_think");
+  CHECK(with_effort(hunyuan, "minimal") == "low");
+  CHECK(with_effort(hunyuan, "low") == "low");
+  CHECK(with_effort(hunyuan, "medium") == "high");
+  CHECK(with_effort(hunyuan, "max") == "high");
+  const std::string mistral = taking("['none', 'high']");
+  CHECK(with_effort(mistral, "none") == "none");
+  CHECK(with_effort(mistral, "minimal") == "high");
+  CHECK(with_effort(mistral, "xhigh") == "high");
+  CHECK(with_effort(taking("['low', 'medium', 'high']"), "none") == "nothing");
+  CHECK(with_effort(taking("['other']"), "high") == "nothing");
+}
+
+TEST_CASE("A template may write its tags by a format") {
+  constexpr std::string_view kSource =
+      "{%- set HYTK = ':opensource' %}{%- if tools %}{{- '<tool_calls{}>'.format(HYTK) }}"
+      "{{- '<tool_call{}>'.format(HYTK) + tools[0].function.name + '<tool_sep{}>'.format(HYTK) }}{%- endif %}"
+      "{%- for m in messages %}{{- m.content }}{%- endfor %}"
+      "{%- if add_generation_prompt %}{{- '<think{}></think{}>'.format(HYTK, HYTK) }}{%- endif %}";
+  const auto made = ChatTemplate::from_source(kSource);
+  REQUIRE(made.has_value());
+  CHECK((*made)->tool_format() == ToolFormat::kHunyuan3);
+  CHECK((*made)->reasoning_format() == ReasoningFormat::kHunyuan3);
+  ChatInput input;
+  input.messages_json = R"([{"role":"user","content":"hi"}])";
+  input.tools_json = R"([{"type":"function","function":{"name":"f"}}])";
+  input.add_generation_prompt = true;
+  const std::string text = (*made)->render(input).value();
+  CHECK(text ==
+        "<tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>hi"
+        "<think:opensource></think:opensource>");
+  CHECK(prompt_closes_reasoning(text, ReasoningFormat::kHunyuan3));
 }

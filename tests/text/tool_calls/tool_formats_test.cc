@@ -44,6 +44,7 @@ ReasoningFormat reasoning_of(ToolFormat format) {
     case ToolFormat::kHarmony: return ReasoningFormat::kHarmony;
     case ToolFormat::kCommand: return ReasoningFormat::kCommand;
     case ToolFormat::kGemma4: return ReasoningFormat::kGemma4;
+    case ToolFormat::kHunyuan3: return ReasoningFormat::kHunyuan3;
     case ToolFormat::kMistralV13: return ReasoningFormat::kMistral;
     default: return ReasoningFormat::kThink;
   }
@@ -290,6 +291,55 @@ TEST_CASE("calls within reasoning are reasoning") {
   CHECK(found.calls.size() == 1);
 }
 
+TEST_CASE("calls that end an output count within reasoning") {
+  for (const ToolFormat format : all_formats()) {
+    const bool is_whole_output = row_of(format).written.front().is_whole_output;
+    if (is_harmony(format) || row_of(format).ends_reasoning || is_whole_output) continue;
+    const ToolCallSyntax& syntax = row_of(format).written.front();
+    const ReasoningRow& reasoning = row_of(reasoning_of(format));
+    const std::string call = written_call(syntax, written_arguments(syntax, "attic", 1));
+    const std::string calls = written_section(syntax, {call, call});
+    OutputFormat output = output_format(format, reasoning_of(format));
+    const auto parse = [&](std::string_view after) {
+      return parse_output(output, fmt::format("{}I try\n{}{}", reasoning.start, calls, after));
+    };
+    for (const std::string& after : {std::string(), std::string("\n"), std::string(reasoning.end) + "\n\n"}) {
+      INFO(to_string(format) << ": " << calls << after);
+      const OutputPart found = parse(after);
+      CHECK(found.reasoning == "I try");
+      CHECK(found.content.empty());
+      REQUIRE(found.calls.size() == 2);
+      CHECK(found.calls[0].name == "room_temp");
+      CHECK(found.calls[1].arguments == found.calls[0].arguments);
+      CHECK(found.calls[1].content_before == 0);
+    }
+    // Anything else after the calls says that the model thinks on.
+    for (const std::string& after : {std::string(" or"), std::string(reasoning.end) + " No."}) {
+      INFO(to_string(format) << ": " << calls << after);
+      CHECK(parse(after).calls.empty());
+    }
+    output.has_constrained_calls = true;
+    CHECK(parse("").calls.empty());
+  }
+}
+
+TEST_CASE("texts that only resemble calls stay reasoning") {
+  const OutputFormat hermes = output_format(ToolFormat::kHermes, ReasoningFormat::kThink);
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {"room": "a"}}</tool_call>)";
+  const auto parse = [&](const std::string& answer) { return summary(parse_output(hermes, "<think>" + answer)); };
+  CHECK(parse("The tag <tool_call> opens calls: " + call) ==
+        R"([The tag <tool_call> opens calls:]  {f: {"room": "a"}})");
+  CHECK(parse("So <tool_call>{\"name\" " + call + call) ==
+        R"([So <tool_call>{"name"]  {f: {"room": "a"}} {f: {"room": "a"}})");
+  for (const std::string text :
+       {"a <tool_call", "<tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": {\"room\": \"a",
+        "<tool_call>{\"name\": \"f\"}</tool_call> </thin", "<tool_call>x</tool_call>"}) {
+    CHECK(parse(text) == "[" + text + "] ");
+    CHECK(parse(text + "</think>b") == "[" + text + "] b");
+  }
+  CHECK(parse(call + "</think>" + call) == "[" + call + R"(]  {f: {"room": "a"}})");
+}
+
 TEST_CASE("ids that models write") {
   const auto id_of = [](ToolFormat format, const std::string& answer) {
     const OutputPart found = parse_output(output_format(format), answer);
@@ -314,6 +364,12 @@ TEST_CASE("markers that a model leaves out") {
   CHECK(find(ToolFormat::kGlm47, "<tool_call>f</tool_call>") == " {f: {}}");
   CHECK(find(ToolFormat::kGlm45, "<tool_call>f\n<arg_key>digits</arg_key>\n<arg_value>3.0</arg_value>") ==
         R"( {f: {"digits": 3})");
+  CHECK(find(ToolFormat::kHunyuan3,
+             "<tool_calls:opensource><tool_call:opensource>f</tool_call:opensource>"
+             "<tool_call:opensource>f<arg_key:opensource>room</arg_key:opensource>"
+             "<arg_value:opensource>a</arg_value:opensource></tool_call:opensource>"
+             "</tool_calls:opensource>") == R"( {f: {}} {f: {"room": "a"}})");
+  CHECK(find(ToolFormat::kHunyuan3Preview, "<tool_call>f<tool_sep>\n</tool_call>") == " {f: {}}");
   CHECK(find(ToolFormat::kDeepSeekV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>") == " {f: {}}");
   CHECK(find(ToolFormat::kMiniMaxM2, "<invoke name=\"f\"><parameter name=\"room\">a\n</parameter></invoke> ok") ==
         " ok {f: {\"room\": \"a\\n\"}}");
@@ -389,7 +445,7 @@ TEST_CASE("pieces of any output give what the whole gives") {
 }
 
 TEST_CASE("the source of a template tells its formats") {
-  const std::array<std::pair<const char*, ToolFormat>, 23> kSources = {{
+  const std::array<std::pair<const char*, ToolFormat>, 26> kSources = {{
       {"<|channel|>commentary to=functions.x<|message|>", ToolFormat::kHarmony},
       {"[TOOL_CALLS] [", ToolFormat::kMistral},
       {"[TOOL_CALLS]x[CALL_ID]y[ARGS]", ToolFormat::kMistralV11},
@@ -404,6 +460,9 @@ TEST_CASE("the source of a template tells its formats") {
       {"<tool_call><function=x><parameter=y>", ToolFormat::kQwen3Coder},
       {"<tool_call>x\n<arg_key>a</arg_key>\n<arg_value>", ToolFormat::kGlm45},
       {"<tool_call>x<arg_key>a</arg_key><arg_value>", ToolFormat::kGlm47},
+      {"set t = ':opensource'; '<tool_call{}>'.format(t) + '<tool_sep{}>'.format(t)", ToolFormat::kHunyuan3},
+      {"<tool_call:opensource>x<tool_sep:opensource>", ToolFormat::kHunyuan3},
+      {"<tool_call>x<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>", ToolFormat::kHunyuan3Preview},
       {"<|tool_calls_section_begin|>", ToolFormat::kKimiK2},
       {"<minimax:tool_call>", ToolFormat::kMiniMaxM2},
       {"<|tool_call>call:x<tool_call|>", ToolFormat::kGemma4},
@@ -422,5 +481,7 @@ TEST_CASE("the source of a template tells its formats") {
   CHECK(detect_reasoning_format("<|channel>thought") == ReasoningFormat::kGemma4);
   CHECK(detect_reasoning_format("[THINK]x[/THINK]") == ReasoningFormat::kMistral);
   CHECK(detect_reasoning_format("<|channel|>analysis<|message|>") == ReasoningFormat::kHarmony);
+  CHECK(detect_reasoning_format("set t = ':opensource'; '</think{}>'.format(t)") == ReasoningFormat::kHunyuan3);
+  CHECK(detect_reasoning_format("</think:opensource>") == ReasoningFormat::kHunyuan3);
   CHECK_FALSE(detect_reasoning_format("plain"));
 }
