@@ -141,21 +141,24 @@ class LatentAttention {
     const int32_t half = shape_.rope_dim / 2;
     const size_t encoded_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(to_latents.row_bytes()), 64));
     const size_t narrow_bytes = static_cast<size_t>(round_up(shape_.nope_dim, 16)) * sizeof(float);
+    const size_t scratch_bytes =
+        encoded_bytes + narrow_bytes + static_cast<size_t>(std::max(shape_.rope_dim, shape_.nope_dim)) * sizeof(float);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
-      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(
-          encoded_bytes + narrow_bytes + static_cast<size_t>(shape_.rope_dim) * sizeof(float));
+      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(scratch_bytes);
       std::byte* const narrow = encoded + encoded_bytes;
-      auto* const rotated = reinterpret_cast<float*>(narrow + narrow_bytes);
+      auto* const changed = reinterpret_cast<float*>(narrow + narrow_bytes);  // one part of a query, then the other
       for (int64_t row = begin; row < end; ++row) {
         const auto* from = row_of<float>(q, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += shape_.nope_dim + shape_.rope_dim) {
-          device_.store_row(from, narrow, device_.compute_dtype, shape_.nope_dim);
+          const float* const factors = expansion_.query_factors(head);
+          for (int32_t i = 0; factors != nullptr && i < shape_.nope_dim; ++i) changed[i] = from[i] * factors[i];
+          device_.store_row(factors != nullptr ? changed : from, narrow, device_.compute_dtype, shape_.nope_dim);
           to_latents.put_row(narrow, static_cast<size_t>(head), row, encoded);
-          std::memcpy(rotated, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
-          device_.kernels.rotate(rotated, cos + row * half, sin + row * half, half);
+          std::memcpy(changed, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
+          device_.kernels.rotate(changed, cos + row * half, sin + row * half, half);
           std::byte* const to =
               row_of<std::byte>(queries_, row) + bytes_of(int64_t{head} * shape_.key_dim() + shape_.latent_dim);
-          device_.store_row(rotated, to, device_.compute_dtype, shape_.rope_dim);
+          device_.store_row(changed, to, device_.compute_dtype, shape_.rope_dim);
         }
       }
     });

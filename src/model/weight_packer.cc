@@ -223,7 +223,12 @@ std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(con
   PackingMemory memory;
   const WeightPart& found = part(name);
   std::vector<float> decoded;
-  auto expansion = backend_.pack_latent_expansion(unquantized(found, memory, decoded), shape);
+  std::unique_ptr<tensor::LatentExpansion> expansion;
+  if (packed_bits({&name, 1}) == PackedBits::kFp8) {
+    const Fp8Matrix kv_b = parts_.fp8_matrix(name);
+    if (backend_.keeps_fp8_latents(kv_b, shape)) expansion = backend_.pack_fp8_latent_expansion(kv_b, shape);
+  }
+  if (expansion == nullptr) expansion = backend_.pack_latent_expansion(unquantized(found, memory, decoded), shape);
   count(name);
   return expansion;
 }
