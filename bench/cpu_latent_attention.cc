@@ -52,37 +52,48 @@ void fill_latents(tensor::Backend& backend, const tensor::LatentShape& shape, co
   }
 }
 
+/// Returns the bits of a weight in memory.
+double bits_of(WeightFormat format, tensor::DType dtype) {
+  if (format == WeightFormat::kFp8) return 8.25;
+  if (format == WeightFormat::kQ8_0) return 8.5;
+  return 8.0 * static_cast<double>(tensor::size_of(dtype));
+}
+
 /// The expansions of several layers in one format, which take turns, so that none is read from a cache.
 class Expansions {
  public:
   Expansions(tensor::Backend& backend, const tensor::LatentShape& shape, WeightFormat format)
       : format_(format),
-        rows_(int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim)),
-        bytes_(
-            static_cast<double>(rows_ * shape.latent_dim) *
-            (format == WeightFormat::kFp8 ? 8.25 / 8 : static_cast<double>(tensor::size_of(backend.compute_dtype())))) {
+        bytes_(static_cast<double>(int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim) * shape.latent_dim) *
+               bits_of(format, backend.compute_dtype()) / 8) {
     const auto count = static_cast<int>(std::clamp(128e6 / bytes_, 1.0, 64.0));
-    const Fp8Weight codes(rows_, shape.latent_dim);
-    const std::vector<float> kv_b = random_floats(rows_ * shape.latent_dim, 0.05f);
-    for (int i = 0; i < count; ++i) {
-      if (format == WeightFormat::kFp8) {
-        layers_.push_back(backend.pack_fp8_latent_expansion(codes.matrix, shape));
-        continue;
-      }
-      layers_.push_back(backend.pack_latent_expansion({.name = "kv_b",
-                                                       .dtype = tensor::DType::kF32,
-                                                       .shape = {rows_, int64_t{shape.latent_dim}},
-                                                       .data = reinterpret_cast<const std::byte*>(kv_b.data())},
-                                                      shape));
-    }
+    for (int i = 0; i < count; ++i) layers_.push_back(pack(backend, shape));
   }
   [[nodiscard]] WeightFormat format() const { return format_; }
   [[nodiscard]] double bytes() const { return bytes_; }  ///< of a layer
   [[nodiscard]] const tensor::LatentExpansion& next() { return *layers_[next_++ % layers_.size()]; }
 
  private:
+  [[nodiscard]] std::unique_ptr<tensor::LatentExpansion> pack(tensor::Backend& backend,
+                                                              const tensor::LatentShape& shape) const {
+    const int64_t heads = shape.head_count;
+    const int64_t rows = heads * (shape.nope_dim + shape.value_dim);
+    if (format_ == WeightFormat::kFp8)
+      return backend.pack_fp8_latent_expansion(Fp8Weight(rows, shape.latent_dim).matrix, shape);
+    const std::vector<float> kv_b = random_floats(rows * shape.latent_dim, 0.05f);
+    const auto matrix = [&kv_b](int64_t first, int64_t cols) {
+      return tensor::HostTensor{.name = "kv_b",
+                                .dtype = tensor::DType::kF32,
+                                .shape = {first, cols},
+                                .data = reinterpret_cast<const std::byte*>(kv_b.data())};
+    };
+    if (format_ == WeightFormat::kCompute) return backend.pack_latent_expansion(matrix(rows, shape.latent_dim), shape);
+    const tensor::CodeStorage queries = make_codes(matrix(heads * shape.latent_dim, shape.nope_dim), format_);
+    const tensor::CodeStorage values = make_codes(matrix(heads * shape.value_dim, shape.latent_dim), format_);
+    return backend.pack_latent_codes(queries.view(), values.view(), shape);
+  }
+
   WeightFormat format_;
-  int64_t rows_;
   double bytes_;
   std::vector<std::unique_ptr<tensor::LatentExpansion>> layers_;
   size_t next_ = 0;
@@ -170,7 +181,7 @@ void run_latents(tensor::Backend& backend, const BenchOptions& options, const La
     for (size_t i = 0; i < formats.size(); ++i) {
       const Timing& timing = timings[i];
       fmt::print(
-          "{:<9} {:<4} {:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} "
+          "{:<9} {:<5}{:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} "
           "GB/s{}\n",
           model.name, name_of(formats[i].format(), options.dtype), work.sequences, work.rows, work.prefix,
           work.page_size, timing.median * 1e6, timing.spread * 50, operations / timing.median / 1e9,
@@ -187,8 +198,8 @@ int main(int argc, char** argv) {
   const BenchOptions options =
       parse_options(argc, argv, "latent attention: decode in GB/s, prefill in GFLOP/s", {.weights = true});
   for (const WeightFormat format : options.weights) {
-    if (format == WeightFormat::kCompute || format == WeightFormat::kFp8) continue;
-    fmt::print(stderr, "--weights: found '{}', wanted compute or fp8\n", name_of(format, options.dtype));
+    if (format == WeightFormat::kCompute || format == WeightFormat::kFp8 || format == WeightFormat::kQ8_0) continue;
+    fmt::print(stderr, "--weights: found '{}', wanted compute, fp8 or q8_0\n", name_of(format, options.dtype));
     return 2;
   }
   for (const int threads : options.threads) {

@@ -263,6 +263,11 @@ class CpuBackend final : public Backend {
   bool keeps_fp8_latents(const Fp8Matrix& kv_b, const LatentShape& shape) const override {
     return CpuLatentExpansion::keeps_fp8(kv_b, shape);
   }
+  bool packs_latent_codes() const override { return true; }
+  std::unique_ptr<LatentExpansion> pack_latent_codes(const CodeMatrix& queries, const CodeMatrix& values,
+                                                     const LatentShape& shape) override {
+    return std::make_unique<CpuLatentExpansion>(device_, queries, values, shape);
+  }
   std::unique_ptr<LatentExpansion> pack_fp8_latent_expansion(const Fp8Matrix& kv_b, const LatentShape& shape) override {
     return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);
   }

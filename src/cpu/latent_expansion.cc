@@ -9,6 +9,7 @@
 namespace millrace::cpu {
 namespace {
 
+using tensor::CodeMatrix;
 using tensor::Fp8Matrix;
 using tensor::HostTensor;
 using tensor::LatentShape;
@@ -40,8 +41,10 @@ void for_each_head(const LatentShape& shape, const Body& body) {
   }
 }
 
-void check_shape(const std::string& name, const tensor::Shape& found, const LatentShape& shape) {
-  const tensor::Shape wanted = {shape.head_count * head_rows(shape), int64_t{shape.latent_dim}};
+/// Checks the shape of a matrix that has `rows` rows per head.
+void check_shape(const std::string& name, const tensor::Shape& found, const LatentShape& shape, int64_t rows,
+                 int64_t cols) {
+  const tensor::Shape wanted = {shape.head_count * rows, cols};
   CHECK(found == wanted, "{}: {}, wanted {}", name, found.to_string(), wanted.to_string());
 }
 
@@ -73,7 +76,7 @@ Fp8Matrix transposed(const Fp8Matrix& keys, int64_t group, std::vector<std::byte
 }  // namespace
 
 CpuLatentExpansion::CpuLatentExpansion(Device& device, const HostTensor& kv_b, const LatentShape& shape) {
-  check_shape(kv_b.name, kv_b.shape, shape);
+  check_shape(kv_b.name, kv_b.shape, shape, head_rows(shape), shape.latent_dim);
   const size_t element = tensor::size_of(kv_b.dtype);
   for_each_head(shape, [&](TermRange key_rows, TermRange value_rows) {
     const HostTensor keys = tensor::row_slice(kv_b, key_rows);
@@ -94,7 +97,7 @@ bool CpuLatentExpansion::keeps_fp8(const Fp8Matrix& kv_b, const LatentShape& sha
 }
 
 CpuLatentExpansion::CpuLatentExpansion(Device& device, const Fp8Matrix& kv_b, const LatentShape& shape) {
-  check_shape(kv_b.name, {kv_b.rows, kv_b.cols}, shape);
+  check_shape(kv_b.name, {kv_b.rows, kv_b.cols}, shape, head_rows(shape), shape.latent_dim);
   CHECK(keeps_fp8(kv_b, shape), "{}: blocks of {} x {} cannot be transposed", kv_b.name, kv_b.block_rows,
         kv_b.block_cols);
   const bool has_groups = has_row_groups(kv_b, shape);
@@ -111,6 +114,20 @@ CpuLatentExpansion::CpuLatentExpansion(Device& device, const Fp8Matrix& kv_b, co
     const Fp8Matrix values = tensor::row_slice(kv_b, value_rows);
     values_.push_back(pack_fp8_weight(device, {&values, 1}));
   });
+}
+
+CpuLatentExpansion::CpuLatentExpansion(Device& device, const CodeMatrix& queries, const CodeMatrix& values,
+                                       const LatentShape& shape) {
+  check_shape(queries.name, {queries.rows, queries.cols}, shape, shape.latent_dim, shape.nope_dim);
+  check_shape(values.name, {values.rows, values.cols}, shape, shape.value_dim, shape.latent_dim);
+  for (int64_t head = 0; head < shape.head_count; ++head) {
+    const auto add = [&](const CodeMatrix& all, int64_t rows, std::vector<std::unique_ptr<CpuPackedWeight>>& packed) {
+      const CodeMatrix own = tensor::row_slice(all, {head * rows, (head + 1) * rows});
+      packed.push_back(pack_code_weight(device, {&own, 1}));
+    };
+    add(queries, shape.latent_dim, queries_);
+    add(values, shape.value_dim, values_);
+  }
 }
 
 }  // namespace millrace::cpu

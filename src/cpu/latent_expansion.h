@@ -18,6 +18,9 @@ class CpuLatentExpansion final : public tensor::LatentExpansion {
   [[nodiscard]] static bool keeps_fp8(const tensor::Fp8Matrix& kv_b, const tensor::LatentShape& shape);
   /// Packs such rows without decoding them.
   CpuLatentExpansion(Device& device, const tensor::Fp8Matrix& kv_b, const tensor::LatentShape& shape);
+  /// Packs Backend::pack_latent_codes' `queries` and `values`.
+  CpuLatentExpansion(Device& device, const tensor::CodeMatrix& queries, const tensor::CodeMatrix& values,
+                     const tensor::LatentShape& shape);
   /// Returns the factors of a head's query [nope_dim] before it is rounded to the compute dtype; null: none.
   [[nodiscard]] const float* query_factors(int32_t head) const {
     return query_factors_.empty() ? nullptr : query_factors_.data() + head * queries_.front()->in_features();

@@ -163,6 +163,10 @@ std::unique_ptr<LatentExpansion> Backend::pack_fp8_latent_expansion(const Fp8Mat
   CHECK(false, "{} keeps no expansion of latents in FP8", description());
 }
 
+std::unique_ptr<LatentExpansion> Backend::pack_latent_codes(const CodeMatrix&, const CodeMatrix&, const LatentShape&) {
+  CHECK(false, "{} keeps no expansion of latents in codes", description());
+}
+
 void Backend::store_latent(Matrix, const LatentShape&, const RotaryTable&, const DeviceVector&, float,
                            const UploadedBatch&, KvCache&, int32_t) {
   CHECK(false, "{} computes no latent attention", description());

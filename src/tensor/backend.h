@@ -274,6 +274,13 @@ class Backend {
   /// Packs such rows without decoding them; requires keeps_fp8_latents().
   [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_fp8_latent_expansion(const Fp8Matrix& kv_b,
                                                                                    const LatentShape& shape);
+  /// Returns whether pack_latent_codes exists. Its products quantize inputs as those of pack_codes do.
+  [[nodiscard]] virtual bool packs_latent_codes() const { return false; }
+  /// Packs the parts of such rows in codes: `queries` [heads·latent_dim, nope_dim], the transpose of each head's rows
+  /// for the key, and `values` [heads·value_dim, latent_dim].
+  [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_codes(const CodeMatrix& queries,
+                                                                           const CodeMatrix& values,
+                                                                           const LatentShape& shape);
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) = 0;
   /// Returns KvCache::page_bytes of such a cache, padding included. page_count is ignored.

@@ -46,6 +46,7 @@ struct LatentFp8Weights {
     }
     storage = rounded_to_fp8(HostMatrix(weights.kv_b, DType::kF32, rows, shape.latent_dim).tensor(), block);
     weights.fp8 = &storage.matrix;
+    weights.kv_b = tensor::decode(storage.matrix);
   }
   LatentFp8Weights(const LatentFp8Weights&) = delete;
 
@@ -74,7 +75,6 @@ TEST_CASE("latent attention with FP8 weights agrees with the reference") {
     const LatentShape& shape = test_case.sizes.shape;
     const LatentFp8Weights fp8(random, shape, test_case.block);
     LatentWeights decoded = fp8.weights;
-    decoded.kv_b = tensor::decode(*fp8.weights.fp8);
     decoded.fp8 = nullptr;
     LatentSequence sequence = random_latents(random, shape, 35);
     sequence.chunks = {20, 1, 14};

@@ -32,6 +32,10 @@ class LatentFeeder {
       expansion_ = backend.pack_fp8_latent_expansion(*weights.fp8, shape_);
       return;
     }
+    if (weights.queries != nullptr) {
+      expansion_ = backend.pack_latent_codes(*weights.queries, *weights.values, shape_);
+      return;
+    }
     const HostMatrix kv_b(weights.kv_b, backend.compute_dtype(),
                           int64_t{shape_.head_count} * (shape_.nope_dim + shape_.value_dim), shape_.latent_dim);
     expansion_ = backend.pack_latent_expansion(kv_b.tensor(), shape_);
@@ -141,7 +145,8 @@ Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& wei
   const auto latent_dim = static_cast<size_t>(shape.latent_dim);
   const auto key_dim = static_cast<size_t>(shape.key_dim());
   const auto head_dim = static_cast<size_t>(shape.nope_dim + shape.rope_dim);
-  const Values kv_b = weights.fp8 != nullptr ? tensor::decode(*weights.fp8) : reference::rounded(weights.kv_b, dtype);
+  const Values kv_b =
+      weights.fp8 != nullptr || weights.queries != nullptr ? weights.kv_b : reference::rounded(weights.kv_b, dtype);
   reference::LatentHistory history;
   Values outputs;
   for (int32_t position = 0; position < sequence.length; ++position) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "conformance/sequences.h"
+#include "tensor/code_matrix.h"
 #include "tensor/fp8.h"
 
 /// Random paged sequences of latents that are fed to latent attention in chunks, and the reference's results.
@@ -18,12 +19,14 @@ struct LatentCase {
 
 [[nodiscard]] tensor::LatentShape shape_of(int32_t heads, int32_t nope, int32_t rope, int32_t value, int32_t latent);
 
-/// Random weights. Where `fp8` is not null, it holds the values of kv_b.
+/// Random weights. `kv_b` is packed, unless `fp8` or `queries` and `values` hold its values in codes.
 struct LatentWeights {
   Values inverse_frequency;  // [rope_dim / 2]
   Values norm;               // [latent_dim]
   Values kv_b;               // [heads·(nope_dim + value_dim), latent_dim]
   const tensor::Fp8Matrix* fp8 = nullptr;
+  const tensor::CodeMatrix* queries = nullptr;  ///< see Backend::pack_latent_codes
+  const tensor::CodeMatrix* values = nullptr;
 };
 [[nodiscard]] LatentWeights random_latent_weights(Random& random, const tensor::LatentShape& shape);
 
@@ -42,7 +45,8 @@ struct LatentSequence {
                                                const LatentWeights& weights,
                                                const std::vector<LatentSequence>& sequences, uint64_t page_seed);
 
-/// Returns the reference's outputs. Weights, queries and what the cache stores are rounded to `dtype`; FP8 is exact.
+/// Returns the reference's outputs. What the cache stores, queries and `kv_b` are rounded to `dtype`, unless
+/// it is packed in codes.
 [[nodiscard]] Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& weights,
                                              const LatentSequence& sequence, tensor::DType dtype);
 
