@@ -21,6 +21,8 @@ constexpr LatentModel kLatentModels[] = {{"16 heads", 16, 128, 64, 128, 512},
                                          {"20 heads", 20, 192, 64, 256, 512},
                                          {"64 heads", 64, 128, 64, 128, 512},
                                          {"128 heads", 128, 128, 64, 128, 512}};
+constexpr Work kWorks[] = {{1, 255, 1, 64},   {4, 255, 1, 64},   {13, 255, 1, 64}, {16, 255, 1, 64},
+                           {1, 32767, 1, 64}, {16, 2047, 1, 64}, {1, 0, 512, 64},  {1, 8192, 512, 64}};
 
 std::vector<float> random_floats(int64_t count, float size) {
   std::minstd_rand engine(1);
@@ -50,74 +52,162 @@ void fill_latents(tensor::Backend& backend, const tensor::LatentShape& shape, co
   }
 }
 
-void run_latents(tensor::Backend& backend, const BenchOptions& options, const LatentModel& model, const Work& work) {
+/// Returns the bits of a weight in memory.
+double bits_of(WeightFormat format, tensor::DType dtype) {
+  if (format == WeightFormat::kFp8) return 8.25;
+  if (format == WeightFormat::kQ8_0) return 8.5;
+  return 8.0 * static_cast<double>(tensor::size_of(dtype));
+}
+
+/// The expansions of several layers in one format, which take turns, so that none is read from a cache.
+class Expansions {
+ public:
+  Expansions(tensor::Backend& backend, const tensor::LatentShape& shape, WeightFormat format)
+      : format_(format),
+        bytes_(static_cast<double>(int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim) * shape.latent_dim) *
+               bits_of(format, backend.compute_dtype()) / 8) {
+    const auto count = static_cast<int>(std::clamp(128e6 / bytes_, 1.0, 64.0));
+    for (int i = 0; i < count; ++i) layers_.push_back(pack(backend, shape));
+  }
+  [[nodiscard]] WeightFormat format() const { return format_; }
+  [[nodiscard]] double bytes() const { return bytes_; }  ///< of a layer
+  [[nodiscard]] const tensor::LatentExpansion& next() { return *layers_[next_++ % layers_.size()]; }
+
+ private:
+  [[nodiscard]] std::unique_ptr<tensor::LatentExpansion> pack(tensor::Backend& backend,
+                                                              const tensor::LatentShape& shape) const {
+    const int64_t heads = shape.head_count;
+    const int64_t rows = heads * (shape.nope_dim + shape.value_dim);
+    if (format_ == WeightFormat::kFp8)
+      return backend.pack_fp8_latent_expansion(Fp8Weight(rows, shape.latent_dim).matrix, shape);
+    const std::vector<float> kv_b = random_floats(rows * shape.latent_dim, 0.05f);
+    const auto matrix = [&kv_b](int64_t first, int64_t cols) {
+      return tensor::HostTensor{.name = "kv_b",
+                                .dtype = tensor::DType::kF32,
+                                .shape = {first, cols},
+                                .data = reinterpret_cast<const std::byte*>(kv_b.data())};
+    };
+    if (format_ == WeightFormat::kCompute) return backend.pack_latent_expansion(matrix(rows, shape.latent_dim), shape);
+    const tensor::CodeStorage queries = make_codes(matrix(heads * shape.latent_dim, shape.nope_dim), format_);
+    const tensor::CodeStorage values = make_codes(matrix(heads * shape.value_dim, shape.latent_dim), format_);
+    return backend.pack_latent_codes(queries.view(), values.view(), shape);
+  }
+
+  WeightFormat format_;
+  double bytes_;
+  std::vector<std::unique_ptr<tensor::LatentExpansion>> layers_;
+  size_t next_ = 0;
+};
+
+/// Latent attention of one model and load, over a cache of several layers.
+class LatentRun {
+ public:
+  LatentRun(tensor::Backend& backend, const tensor::LatentShape& shape, const Work& work)
+      : backend_(backend),
+        shape_(shape),
+        layout_(make_layout(work)),
+        layer_bytes_(1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() *
+                     static_cast<double>(tensor::size_of(backend.compute_dtype()))),
+        layers_(static_cast<int32_t>(std::clamp(256e6 / layer_bytes_, 1.0, 64.0))),
+        cache_(backend.make_kv_cache({.layer_count = layers_,
+                                      .kv_head_count = 1,
+                                      .head_dim = shape.key_dim(),
+                                      .page_size = work.page_size,
+                                      .page_count = static_cast<int32_t>(layout_.pages.size()),
+                                      .latent_dim = shape.latent_dim})),
+        frequencies_(backend.make_vector(std::vector<float>(static_cast<size_t>(shape.rope_dim / 2), 0.01f))),
+        q_(random_floats(layout_.row_begin.back() * shape.query_width(), 1.0f)),
+        out_(backend.allocate(static_cast<size_t>(layout_.row_begin.back() * shape.output_width()) *
+                              tensor::size_of(backend.compute_dtype()))) {}
+
+  /// Returns the bytes of a layer's latents.
+  [[nodiscard]] double layer_bytes() const { return layer_bytes_; }
+
+  /// Measures the op with expansions in several formats, in turns.
+  [[nodiscard]] std::vector<Timing> measure(int runs, std::vector<Expansions>& formats) {
+    std::vector<std::function<void()>> bodies;
+    for (Expansions& expansions : formats) bodies.emplace_back([&] { attend(expansions.next()); });
+    std::vector<Timing> timings;
+    backend_.run_and_wait([&] {
+      fill_latents(backend_, shape_, rotary(), layout_, *cache_);
+      timings = measure_in_turns(runs, bodies);
+    });
+    return timings;
+  }
+
+ private:
+  [[nodiscard]] tensor::RotaryTable rotary() const { return {frequencies_.get(), shape_.rope_dim, 1.0f}; }
+
+  void attend(const tensor::LatentExpansion& expansion) {
+    const int64_t rows = layout_.row_begin.back();
+    const tensor::Matrix q{.data = reinterpret_cast<std::byte*>(q_.data()),
+                           .dtype = tensor::DType::kF32,
+                           .rows = rows,
+                           .cols = shape_.query_width()};
+    const tensor::Matrix out{
+        .data = out_.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = shape_.output_width()};
+    backend_.latent_attention(q, shape_, rotary(), expansion, backend_.upload(layout_.view()), *cache_, layer_, out);
+    layer_ = (layer_ + 1) % layers_;
+  }
+
+  tensor::Backend& backend_;
+  const tensor::LatentShape shape_;
+  const Layout layout_;
+  double layer_bytes_;
+  int32_t layers_;
+  int32_t layer_ = 0;
+  std::unique_ptr<tensor::KvCache> cache_;
+  std::unique_ptr<tensor::DeviceVector> frequencies_;
+  std::vector<float> q_;
+  tensor::Buffer out_;
+};
+
+void run_latents(tensor::Backend& backend, const BenchOptions& options, const LatentModel& model) {
   const tensor::LatentShape shape{.head_count = model.heads,
                                   .nope_dim = model.nope,
                                   .rope_dim = model.rope,
                                   .value_dim = model.value,
                                   .latent_dim = model.latent,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(model.nope + model.rope))};
-  const Layout layout = make_layout(work);
-  const auto element = static_cast<double>(tensor::size_of(options.dtype));
-  const double layer_bytes = 1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() * element;
-  const auto layers = static_cast<int32_t>(std::clamp(256e6 / layer_bytes, 1.0, 64.0));
-  const auto cache = backend.make_kv_cache({.layer_count = layers,
-                                            .kv_head_count = 1,
-                                            .head_dim = shape.key_dim(),
-                                            .page_size = work.page_size,
-                                            .page_count = static_cast<int32_t>(layout.pages.size()),
-                                            .latent_dim = shape.latent_dim});
-  const int64_t matrix_rows = int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim);
-  const std::vector<float> kv_b = random_floats(matrix_rows * shape.latent_dim, 0.05f);
-  const auto expansion = backend.pack_latent_expansion({.name = "kv_b",
-                                                        .dtype = tensor::DType::kF32,
-                                                        .shape = {matrix_rows, int64_t{shape.latent_dim}},
-                                                        .data = reinterpret_cast<const std::byte*>(kv_b.data())},
-                                                       shape);
-  const auto frequencies = backend.make_vector(std::vector<float>(static_cast<size_t>(shape.rope_dim / 2), 0.01f));
-  const tensor::RotaryTable rotary{frequencies.get(), shape.rope_dim, 1.0f};
-  const int64_t rows = layout.row_begin.back();
-  std::vector<float> q = random_floats(rows * shape.query_width(), 1.0f);
-  const auto out = backend.allocate(static_cast<size_t>(rows * shape.output_width()) * tensor::size_of(options.dtype));
-  const tensor::Matrix q_matrix{.data = reinterpret_cast<std::byte*>(q.data()),
-                                .dtype = tensor::DType::kF32,
-                                .rows = rows,
-                                .cols = shape.query_width()};
-  const tensor::Matrix out_matrix{
-      .data = out.data(), .dtype = options.dtype, .rows = rows, .cols = shape.output_width()};
-  backend.run_and_wait([&] {
-    fill_latents(backend, shape, rotary, layout, *cache);
-    int32_t layer = 0;
-    const Timing timing = measure(options.runs, [&] {
-      backend.latent_attention(q_matrix, shape, rotary, *expansion, backend.upload(layout.view()), *cache, layer,
-                               out_matrix);
-      layer = (layer + 1) % layers;
-    });
-    const double matrices = static_cast<double>(matrix_rows) * shape.latent_dim;
+  std::vector<Expansions> formats;
+  for (const WeightFormat format : options.weights) formats.emplace_back(backend, shape, format);
+  for (const Work& work : kWorks) {
+    LatentRun run(backend, shape, work);
+    const std::vector<Timing> timings = run.measure(options.runs, formats);
     const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
+    const double matrices = 1.0 * model.heads * (model.nope + model.value) * model.latent;
     const double operations = 2.0 * work.sequences * keys * model.heads * (shape.key_dim() + shape.latent_dim) +
-                              2.0 * static_cast<double>(rows) * matrices;
-    fmt::print(
-        "{:<9} {:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
-        model.name, work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
-        operations / timing.median / 1e9, (layer_bytes + matrices * element) / timing.median / 1e9);
+                              2.0 * work.sequences * work.rows * matrices;
+    for (size_t i = 0; i < formats.size(); ++i) {
+      const Timing& timing = timings[i];
+      fmt::print(
+          "{:<9} {:<5}{:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} "
+          "GB/s{}\n",
+          model.name, name_of(formats[i].format(), options.dtype), work.sequences, work.rows, work.prefix,
+          work.page_size, timing.median * 1e6, timing.spread * 50, operations / timing.median / 1e9,
+          (run.layer_bytes() + formats[i].bytes()) / timing.median / 1e9,
+          i == 0 ? "" : fmt::format(", {:.2f} times as fast", timings[0].median / timing.median));
+    }
     std::fflush(stdout);
-  });
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const BenchOptions options = parse_options(argc, argv, "latent attention: decode in GB/s, prefill in GFLOP/s", {});
-  constexpr Work kWorks[] = {{1, 32767, 1, 64}, {16, 2047, 1, 64}, {1, 0, 512, 64}, {1, 8192, 512, 64}};
+  const BenchOptions options =
+      parse_options(argc, argv, "latent attention: decode in GB/s, prefill in GFLOP/s", {.weights = true});
+  for (const WeightFormat format : options.weights) {
+    if (format == WeightFormat::kCompute || format == WeightFormat::kFp8 || format == WeightFormat::kQ8_0) continue;
+    fmt::print(stderr, "--weights: found '{}', wanted compute, fp8 or q8_0\n", name_of(format, options.dtype));
+    return 2;
+  }
   for (const int threads : options.threads) {
     print_ceilings(threads, measure_ceilings(threads, options.runs));
     for (const cpu::Isa isa : options.isas) {
       const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
       fmt::print("{}\n", backend->description());
-      for (const Work& work : kWorks) {
-        for (const LatentModel& model : kLatentModels) run_latents(*backend, options, model, work);
-      }
+      for (const LatentModel& model : kLatentModels) run_latents(*backend, options, model);
     }
   }
 }

@@ -260,6 +260,17 @@ class CpuBackend final : public Backend {
   std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b, const LatentShape& shape) override {
     return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);
   }
+  bool keeps_fp8_latents(const Fp8Matrix& kv_b, const LatentShape& shape) const override {
+    return CpuLatentExpansion::keeps_fp8(kv_b, shape);
+  }
+  bool packs_latent_codes() const override { return true; }
+  std::unique_ptr<LatentExpansion> pack_latent_codes(const CodeMatrix& queries, const CodeMatrix& values,
+                                                     const LatentShape& shape) override {
+    return std::make_unique<CpuLatentExpansion>(device_, queries, values, shape);
+  }
+  std::unique_ptr<LatentExpansion> pack_fp8_latent_expansion(const Fp8Matrix& kv_b, const LatentShape& shape) override {
+    return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);
+  }
   void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
                     float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer) override {
     check_stream();

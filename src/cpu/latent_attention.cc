@@ -55,16 +55,20 @@ class HeadMatmul {
         rows_(rows),
         lhs_(device.latent_lhs.reserve(weights.size() * packer_.bytes(rows))) {}
 
-  [[nodiscard]] size_t row_bytes() const { return packer_.row_bytes(); }
+  /// Returns the scratch that put_row() takes, a multiple of 64.
+  [[nodiscard]] size_t scratch_bytes() const {
+    return encoded_bytes() +
+           static_cast<size_t>(round_up(weights_.front()->in_features(), 64 / sizeof(float))) * sizeof(float);
+  }
 
-  /// Packs a row of a head's LHS, in the compute dtype. `encoded` is scratch [row_bytes()].
-  void put_row(const std::byte* values, size_t head, int64_t row, std::byte* encoded) const {
+  /// Packs a row of a head's LHS, in the compute dtype.
+  void put_row(const std::byte* values, size_t head, int64_t row, std::byte* scratch) const {
     const Matrix x{.data = const_cast<std::byte*>(values),
                    .dtype = device_.compute_dtype,
                    .rows = 1,
                    .cols = weights_.front()->in_features()};
-    packer_.encode_row(x, 0, nullptr, encoded);
-    packer_.put_row(encoded, operand(head), row);
+    packer_.encode_row(x, 0, reinterpret_cast<float*>(scratch + encoded_bytes()), scratch);
+    packer_.put_row(scratch, operand(head), row);
   }
 
   /// Stores the results in columns [head · stride, …) of `out` (compute).
@@ -87,6 +91,9 @@ class HeadMatmul {
   }
 
  private:
+  [[nodiscard]] size_t encoded_bytes() const {
+    return static_cast<size_t>(round_up(static_cast<int64_t>(packer_.row_bytes()), 64));
+  }
   [[nodiscard]] LhsBuffer operand(size_t head) const { return {lhs_ + head * packer_.bytes(rows_), rows_}; }
   [[nodiscard]] BlockedGemm product(size_t head) const {
     return {device_, packer_.view(operand(head)), rows_, *weights_[head]};
@@ -139,23 +146,26 @@ class LatentAttention {
   void project_queries(const Matrix& q, const float* cos, const float* sin) {
     const HeadMatmul to_latents(device_, expansion_.queries(), rows_);
     const int32_t half = shape_.rope_dim / 2;
-    const size_t encoded_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(to_latents.row_bytes()), 64));
+    const size_t packing_bytes = to_latents.scratch_bytes();
     const size_t narrow_bytes = static_cast<size_t>(round_up(shape_.nope_dim, 16)) * sizeof(float);
+    const size_t scratch_bytes =
+        packing_bytes + narrow_bytes + static_cast<size_t>(std::max(shape_.rope_dim, shape_.nope_dim)) * sizeof(float);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
-      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(
-          encoded_bytes + narrow_bytes + static_cast<size_t>(shape_.rope_dim) * sizeof(float));
-      std::byte* const narrow = encoded + encoded_bytes;
-      auto* const rotated = reinterpret_cast<float*>(narrow + narrow_bytes);
+      std::byte* const packing = device_.slot_scratch[static_cast<size_t>(slot)].reserve(scratch_bytes);
+      std::byte* const narrow = packing + packing_bytes;
+      auto* const changed = reinterpret_cast<float*>(narrow + narrow_bytes);  // one part of a query, then the other
       for (int64_t row = begin; row < end; ++row) {
         const auto* from = row_of<float>(q, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += shape_.nope_dim + shape_.rope_dim) {
-          device_.store_row(from, narrow, device_.compute_dtype, shape_.nope_dim);
-          to_latents.put_row(narrow, static_cast<size_t>(head), row, encoded);
-          std::memcpy(rotated, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
-          device_.kernels.rotate(rotated, cos + row * half, sin + row * half, half);
+          const float* const factors = expansion_.query_factors(head);
+          for (int32_t i = 0; factors != nullptr && i < shape_.nope_dim; ++i) changed[i] = from[i] * factors[i];
+          device_.store_row(factors != nullptr ? changed : from, narrow, device_.compute_dtype, shape_.nope_dim);
+          to_latents.put_row(narrow, static_cast<size_t>(head), row, packing);
+          std::memcpy(changed, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
+          device_.kernels.rotate(changed, cos + row * half, sin + row * half, half);
           std::byte* const to =
               row_of<std::byte>(queries_, row) + bytes_of(int64_t{head} * shape_.key_dim() + shape_.latent_dim);
-          device_.store_row(rotated, to, device_.compute_dtype, shape_.rope_dim);
+          device_.store_row(changed, to, device_.compute_dtype, shape_.rope_dim);
         }
       }
     });
@@ -166,11 +176,11 @@ class LatentAttention {
   void expand(const Matrix& out) const {
     const HeadMatmul from_latents(device_, expansion_.values(), rows_);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
-      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(from_latents.row_bytes());
+      std::byte* const packing = device_.slot_scratch[static_cast<size_t>(slot)].reserve(from_latents.scratch_bytes());
       for (int64_t row = begin; row < end; ++row) {
         const auto* from = row_of<std::byte>(results_, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += bytes_of(shape_.latent_dim))
-          from_latents.put_row(from, static_cast<size_t>(head), row, encoded);
+          from_latents.put_row(from, static_cast<size_t>(head), row, packing);
       }
     });
     from_latents.run(out, shape_.value_dim);

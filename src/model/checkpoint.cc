@@ -188,6 +188,10 @@ Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string
   return found;
 }
 
+Result<std::optional<StoredLatents>> Checkpoint::find_latents(std::string_view name, const tensor::Shape& shape) const {
+  return gguf_ ? gguf_->find_latents(name, shape) : std::optional<StoredLatents>();
+}
+
 Result<weights::RawTensor> Checkpoint::find_raw(const std::string& name, bool has_values) const {
   const std::string stored = stored_name(name);
   if (!files_->contains(stored))

@@ -12,6 +12,7 @@
 #include "model/quantization.h"
 #include "model/range_source.h"
 #include "model/safetensors_folder.h"
+#include "model/stored_latents.h"
 #include "tensor/host_tensor.h"
 #include "tensor/w8.h"
 #include "weights/find_weight.h"
@@ -64,6 +65,10 @@ class Checkpoint {
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;
+  /// Finds the parts of an expansion of latents where the checkpoint stores them apart, as GGUF files may. Errors:
+  /// those of find_weight().
+  [[nodiscard]] Result<std::optional<StoredLatents>> find_latents(std::string_view name,
+                                                                  const tensor::Shape& shape) const;
   /// Fetches what find_format() reads of weights, in few requests.
   [[nodiscard]] Result<void> prepare_formats(std::span<const std::string> names,
                                              const weights::WeightFormat& format) const;

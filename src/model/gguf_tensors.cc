@@ -162,14 +162,33 @@ Result<std::optional<weights::StoredFormat>> GgufTensors::find_format(std::strin
   return *found ? std::optional(weights::stored_format(**found)) : std::nullopt;
 }
 
-Result<std::optional<weights::StoredWeight>> GgufTensors::describe(std::string_view name,
-                                                                   const tensor::Shape& shape) const {
+Result<std::optional<StoredLatents>> GgufTensors::find_latents(std::string_view name,
+                                                               const tensor::Shape& shape) const {
+  const std::string own(name);
+  RETURN_IF_ERROR(prepare({&own, 1}));
+  const auto found = matrix(name, shape);
+  if (!found) return found.error();
+  const gguf::MappedTensor& tensor = **found;
+  if (tensor.join != gguf::TensorJoin::kLatentExpansion) return std::optional<StoredLatents>();
+  return std::optional(StoredLatents{.queries = stored_weight(fmt::format("{}.queries", name), tensor.parts[0]),
+                                     .values = stored_weight(fmt::format("{}.values", name), tensor.parts[1])});
+}
+
+Result<const gguf::MappedTensor*> GgufTensors::matrix(std::string_view name, const tensor::Shape& shape) const {
   const auto found = mapped(name);
   if (!found) return found.error();
   const gguf::MappedTensor& tensor = **found;
   if (tensor.shape.size() != 2 || tensor.shape[0] != shape[0] || tensor.shape[1] != shape[1])
     return make_error(ErrorCode::kData, "{}: tensor '{}' has shape [{}], the model's configuration wants {}",
                       files_->model().source(), tensor.stored_name, fmt::join(tensor.shape, ", "), shape.to_string());
+  return &tensor;
+}
+
+Result<std::optional<weights::StoredWeight>> GgufTensors::describe(std::string_view name,
+                                                                   const tensor::Shape& shape) const {
+  const auto found = matrix(name, shape);
+  if (!found) return found.error();
+  const gguf::MappedTensor& tensor = **found;
   if (is_in_place(tensor) || tensor.join != gguf::TensorJoin::kNone) return std::optional<weights::StoredWeight>();
   return std::optional(stored_weight(name, tensor));
 }

@@ -17,6 +17,7 @@
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
 #include "weights/stored_format.h"
+#include "model/stored_latents.h"
 #include "weights/stored_weight.h"
 
 namespace millrace::model {
@@ -47,6 +48,10 @@ class GgufTensors {
   /// Finds the format of such a matrix from the header. Errors: those of find_weight().
   [[nodiscard]] Result<std::optional<weights::StoredFormat>> find_format(std::string_view name,
                                                                          const tensor::Shape& shape) const;
+  /// Finds the parts of an expansion of latents; nothing where the file stores it as one. Errors: those of
+  /// find_weight().
+  [[nodiscard]] Result<std::optional<StoredLatents>> find_latents(std::string_view name,
+                                                                  const tensor::Shape& shape) const;
   /// Frees the pages of a tensor; of a joined latent expansion the values, once each of its finders has released it.
   void release(std::string_view name) const;
   [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(std::string(name)); }
@@ -58,6 +63,8 @@ class GgufTensors {
   /// Describes a matrix that find_weight() or find_format() finds. Its bytes need not be there.
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> describe(std::string_view name,
                                                                       const tensor::Shape& shape) const;
+  /// Returns the tensor of a matrix. Errors: those of find_weight().
+  [[nodiscard]] Result<const gguf::MappedTensor*> matrix(std::string_view name, const tensor::Shape& shape) const;
   /// Returns a tensor whose bytes are there.
   [[nodiscard]] Result<const gguf::MappedTensor*> filled(std::string_view name) const;
 

@@ -1,7 +1,10 @@
 #include "model/weight_packer.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <set>
+#include <stdexcept>
 
 #include "base/check.h"
 #include "tensor/slices.h"
@@ -21,6 +24,7 @@ PackingRules packing_rules(const tensor::Backend& backend, const ModelConfig& co
           .quantizes_all = !config.keeps_unquantized_projections,
           .keeps_fp8 = backend.packs_fp8() && is_bf16,
           .keeps_codes = backend.packs_codes() && is_bf16,
+          .keeps_latents = backend.packs_latent_codes() && is_bf16 && config.quantization == Quantization::kNone,
           .mixes_codes = backend.mixes_codes()};
 }
 
@@ -223,7 +227,18 @@ std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(con
   PackingMemory memory;
   const WeightPart& found = part(name);
   std::vector<float> decoded;
-  auto expansion = backend_.pack_latent_expansion(unquantized(found, memory, decoded), shape);
+  std::unique_ptr<tensor::LatentExpansion> expansion;
+  if (found.latents) {
+    if (found.latents->key_dim() != shape.nope_dim || found.latents->value_dim() != shape.value_dim)
+      throw std::runtime_error(fmt::format("{}: heads of {} + {} rows, wanted {} + {}", name, found.latents->key_dim(),
+                                           found.latents->value_dim(), shape.nope_dim, shape.value_dim));
+    const LatentCodes codes = parts_.latent_codes(found);
+    expansion = backend_.pack_latent_codes(codes.queries.view(), codes.values.view(), shape);
+  } else if (packed_bits({&name, 1}) == PackedBits::kFp8) {
+    const Fp8Matrix kv_b = parts_.fp8_matrix(name);
+    if (backend_.keeps_fp8_latents(kv_b, shape)) expansion = backend_.pack_fp8_latent_expansion(kv_b, shape);
+  }
+  if (expansion == nullptr) expansion = backend_.pack_latent_expansion(unquantized(found, memory, decoded), shape);
   count(name);
   return expansion;
 }
@@ -335,7 +350,10 @@ void WeightPacker::add_to_fingerprint(const WeightPart& part) {
     fingerprint_.add(values, part.spec->expert >= 0);
   };
   PackingMemory memory;
-  if (part.matrix)
+  if (part.latents) {
+    fingerprint_.add(part.latents->queries, false);
+    fingerprint_.add(part.latents->values, false);
+  } else if (part.matrix)
     add(parts_.matrix(part, memory));
   else if (part.stored)
     add(*part.stored);

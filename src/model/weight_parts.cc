@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "weights/fp8_weight.h"
+#include "weights/weight_codes.h"
 
 namespace millrace::model {
 
@@ -147,6 +148,15 @@ Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, Weigh
     part.rows = stored_range;
     return {};
   }
+  Result<std::optional<StoredLatents>> latents = find_latents(spec);
+  if (!latents) return latents.error();
+  if (*latents) {
+    const size_t bytes = (**latents).queries.stored_bytes() + (**latents).values.stored_bytes();
+    part.bytes = bytes * static_cast<size_t>(own.size()) / static_cast<size_t>(spec.shape[0]);
+    part.latents = std::move(*latents);
+    part.rows = own;
+    return {};
+  }
   Result<HostTensor> found = checkpoint_.find(spec.stored_name(), spec.stored_shape());
   if (!found) return found.error();
   const HostTensor plane = plane_of(*found, spec);
@@ -166,6 +176,15 @@ bool WeightParts::may_have_format(const TensorSpec& spec) const {
 Result<std::optional<weights::StoredWeight>> WeightParts::find_stored(const TensorSpec& spec) const {
   if (!may_have_format(spec)) return std::optional<weights::StoredWeight>();
   return checkpoint_.find_weight(spec.stored_name(), spec.stored_shape(), config_.weight_format);
+}
+
+Result<std::optional<StoredLatents>> WeightParts::find_latents(const TensorSpec& spec) const {
+  if (!options_.rules.keeps_latents || !may_have_format(spec) || spec.division != Division::kHeadRows)
+    return std::optional<StoredLatents>();
+  auto found = checkpoint_.find_latents(spec.stored_name(), spec.stored_shape());
+  if (!found || !*found) return found;
+  const bool has_codes = weights::code_layout((**found).queries) && weights::code_layout((**found).values);
+  return has_codes ? std::move(found) : std::optional<StoredLatents>();
 }
 
 Result<weights::StoredFormat> WeightParts::find_format(const TensorSpec& spec) const {
@@ -278,6 +297,17 @@ tensor::Fp8Matrix WeightParts::fp8_matrix(std::string_view name) const {
   const WeightPart& found = part(name);
   tensor::Fp8Matrix rows = weights::to_fp8(*found.stored, found.rows);
   return found.columns ? tensor::column_slice(std::move(rows), *found.columns) : rows;
+}
+
+LatentCodes WeightParts::latent_codes(const WeightPart& part) const {
+  const StoredLatents& latents = *part.latents;
+  const int64_t head_rows = latents.key_dim() + latents.value_dim();
+  const auto rows_of_heads = [&](int64_t rows) {
+    return TermRange{part.rows.begin / head_rows * rows, part.rows.end / head_rows * rows};
+  };
+  const int64_t latent_dim = latents.values.cols;
+  return {.queries = weights::to_codes(latents.queries, rows_of_heads(latent_dim), options_.threads),
+          .values = weights::to_codes(latents.values, rows_of_heads(latents.value_dim()), options_.threads)};
 }
 
 std::vector<tensor::CodeMatrix> WeightParts::expert_codes(std::span<const std::string> names, bool keeps,

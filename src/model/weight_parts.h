@@ -14,6 +14,7 @@
 #include "model/decoded_matrix.h"
 #include "model/expert_formats.h"
 #include "model/rank_layout.h"
+#include "model/stored_latents.h"
 #include "model/tensor_list.h"
 #include "model/code_parts.h"
 #include "tensor/slices.h"
@@ -27,11 +28,18 @@ struct WeightPart {
   tensor::HostTensor tensor;                    // with all columns
   std::optional<tensor::W8Matrix> matrix;       // in place of `tensor` where it is stored in 8 bits
   std::optional<weights::StoredWeight> stored;  // in place of `tensor` where it is decoded while it is packed
-  tensor::TermRange rows;                       // of `stored`
+  std::optional<StoredLatents> latents;         // in place of `tensor` where both parts stay in codes
+  tensor::TermRange rows;                       // of `stored`, or of the expansion of `latents`
   std::optional<tensor::TermRange> columns;
   std::vector<int64_t> order;  // of rows, relative to the first; empty: as they are
   const TensorSpec* spec = nullptr;
   size_t bytes = 0;
+};
+
+/// The codes of a rank's heads of StoredLatents.
+struct LatentCodes {
+  tensor::CodeStorage queries;
+  tensor::CodeStorage values;
 };
 
 /// The memory of matrices that are decoded, quantized or cut while they are packed.
@@ -79,6 +87,8 @@ class WeightParts {
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part that is stored in E4M3, in place.
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
+  /// Returns the codes of a part that has StoredLatents.
+  [[nodiscard]] LatentCodes latent_codes(const WeightPart& part) const;
   /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices().
   [[nodiscard]] std::vector<tensor::CodeMatrix> code_matrices(std::span<const std::string> names,
                                                               PackedTogether together, PackingMemory& memory) const {
@@ -94,6 +104,8 @@ class WeightParts {
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
+  /// Finds the parts of an expansion of latents, if both stay in codes.
+  [[nodiscard]] Result<std::optional<StoredLatents>> find_latents(const TensorSpec& spec) const;
   [[nodiscard]] bool is_decoded() const { return config_.weight_format.method != weights::QuantMethod::kNone; }
   [[nodiscard]] bool may_have_format(const TensorSpec& spec) const;
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;

@@ -1,5 +1,7 @@
 #include "tensor/fp8.h"
 
+#include <numeric>
+
 namespace millrace::tensor {
 
 std::vector<float> decode(const Fp8Matrix& matrix) {
@@ -12,6 +14,11 @@ std::vector<float> decode(const Fp8Matrix& matrix) {
     }
   }
   return weights;
+}
+
+int64_t rows_per_scale(const Fp8Matrix& matrix, int64_t part_rows) {
+  const bool has_one_block = std::ssize(matrix.scales) == matrix.column_blocks;
+  return has_one_block ? part_rows : std::gcd(matrix.block_rows, part_rows);
 }
 
 Fp8Zeros zero_rows(const Fp8Matrix& matrix, int64_t rows) {

@@ -55,6 +55,18 @@ struct Fp8Matrix {
 /// Returns the weights of a matrix, [rows, cols].
 [[nodiscard]] std::vector<float> decode(const Fp8Matrix& matrix);
 
+/// Returns some rows of a matrix in place.
+[[nodiscard]] inline Fp8Matrix row_slice(Fp8Matrix matrix, TermRange rows) {
+  matrix.codes += rows.begin * matrix.row_bytes;
+  matrix.first_row += rows.begin;
+  matrix.rows = rows.size();
+  return matrix;
+}
+
+/// Returns the rows that share scales in each part of `part_rows` rows: borders of blocks lie at multiples of them,
+/// counted from the first row of a part. The stored matrix consists of such parts.
+[[nodiscard]] int64_t rows_per_scale(const Fp8Matrix& matrix, int64_t part_rows);
+
 /// Returns some columns of a matrix in place.
 [[nodiscard]] inline Fp8Matrix column_slice(Fp8Matrix matrix, TermRange cols) {
   matrix.codes += cols.begin;

@@ -13,8 +13,27 @@ namespace millrace::test {
 namespace {
 
 uint32_t type_of(const std::string& dtype) {
-  static const std::map<std::string, uint32_t> types = {{"F32", 0}, {"F16", 1}, {"BF16", 30}, {"MXFP4", 39}};
+  static const std::map<std::string, uint32_t> types = {
+      {"F32", 0}, {"F16", 1}, {"BF16", 30}, {"MXFP4", 39}, {"Q8_0", 8}};
   return types.at(dtype);
+}
+
+/// Rounds blocks of 32 values to integers with a power of two.
+RawTensor to_q8_0(const RawTensor& tensor) {
+  constexpr size_t kBlock = 32;
+  const RawTensor plain = to_f32(tensor);
+  const auto* const values = reinterpret_cast<const float*>(plain.bytes.data());
+  RawTensor blocks{.dtype = "Q8_0", .shape = tensor.shape, .bytes = {}};
+  for (size_t first = 0; first < plain.bytes.size() / sizeof(float); first += kBlock) {
+    float largest = 0x1p-14f;
+    for (size_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::abs(values[first + i]));
+    const int exponent = std::max(-14, static_cast<int>(std::ceil(std::log2(largest / 127))));
+    const auto scale = static_cast<uint16_t>((exponent + 15) << 10);  // as f16
+    blocks.bytes += {static_cast<char>(scale & 255), static_cast<char>(scale >> 8)};
+    for (size_t i = 0; i < kBlock; ++i)
+      blocks.bytes += static_cast<char>(std::lround(std::ldexp(values[first + i], -exponent)));
+  }
+  return blocks;
 }
 
 class Converter {
@@ -291,8 +310,11 @@ class Converter {
     const int64_t key_rows = source_.integer("qk_nope_head_dim");
     RawTensor by_head = tensor;
     by_head.shape = {heads, tensor.shape[0] / heads, tensor.shape[1]};
-    add(prefix + "attn_k_b.weight", transposed(rows_of(by_head, 0, key_rows, 1)));
-    add(prefix + "attn_v_b.weight", rows_of(by_head, key_rows, by_head.shape[1] - key_rows, 1));
+    const auto add_part = [&](const char* name, const RawTensor& part) {
+      add(prefix + name, conversion_.quantizes_latents ? to_q8_0(part) : part);
+    };
+    add_part("attn_k_b.weight", transposed(rows_of(by_head, 0, key_rows, 1)));
+    add_part("attn_v_b.weight", rows_of(by_head, key_rows, by_head.shape[1] - key_rows, 1));
   }
 
   const GgufConversion& conversion_;

@@ -16,6 +16,7 @@ struct GgufConversion {
   bool multiplies_weights = false;
   /// Layers of the file after the model's, which predict further tokens.
   int32_t predicting_layers = 0;
+  bool quantizes_latents = false;  ///< expansions of latents are stored in Q8_0
 };
 
 /// Returns the families that have architectures of their own.

@@ -70,6 +70,27 @@ std::vector<float> logits_of(const std::filesystem::path& path, const std::vecto
   return pipeline.run({{.tokens = tokens}});
 }
 
+/// Returns the bytes that a model keeps packed.
+double packed_bytes(const std::filesystem::path& path, tensor::Backend& backend) {
+  const auto checkpoint = model::Checkpoint::open(path).value();
+  model::ModelConfig config = model::read_config(path).value();
+  REQUIRE_FALSE(model::adapt_to_checkpoint(*checkpoint, config).has_error());
+  const uint64_t before = cpu::packed_bytes();
+  const TestPipeline pipeline(*checkpoint, config, backend, {});
+  return static_cast<double>(cpu::packed_bytes() - before);
+}
+
+/// Returns the weights of the expansions of latents of all layers.
+double expansion_weights(const std::filesystem::path& path) {
+  const model::ModelConfig config = model::read_config(path).value();
+  double weights = 0;
+  for (const model::TensorSpec& spec : model::stage_tensors(config, {.layers = {0, config.layer_count()}})) {
+    if (spec.name.find(config.names.latent_expansion) != std::string::npos)
+      weights += static_cast<double>(spec.shape.elements());
+  }
+  return weights;
+}
+
 }  // namespace
 
 TEST_CASE("every architecture of GGUF files has a golden file") {
@@ -107,6 +128,30 @@ TEST_CASE("ranks take their parts of recurrent layers in a file") {
   const auto second = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});
   const std::vector<float> wanted = logits_of(model.folder, {first.get()}, 1);
   REQUIRE(test::same_bits({logits_of(model.file, {first.get(), second.get()}, 1)}, {wanted}));
+}
+
+TEST_CASE("expansions of latents in a file keep their codes") {
+  GgufConversion conversion = GENERATE(GgufConversion{.folder = "glm4-moe-lite", .architecture = "deepseek2"},
+                                       GgufConversion{.folder = "deepseek-v32",
+                                                      .architecture = "deepseek32",
+                                                      .changes = {{"\"mscale\": 0.7", "\"mscale\": 1.0"}},
+                                                      .predicting_layers = 1});
+  CAPTURE(conversion.folder);
+  const Converted plain(conversion);
+  conversion.quantizes_latents = true;
+  const Converted coded(conversion);
+  std::vector<std::unique_ptr<tensor::Backend>> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16}));
+  const std::vector<float> wanted = logits_of(coded.file, {ranks[0].get()}, 1);
+  REQUIRE(test::same_bits({logits_of(coded.file, {ranks[0].get()}, 2)}, {wanted}));
+  REQUIRE(test::same_bits({logits_of(coded.file, {ranks[0].get(), ranks[1].get()}, 1)}, {wanted}));
+  const auto error = model::measure_output_error(plain.file, coded.file, {drawn_tokens()}, *ranks[0]).value();
+  CAPTURE(error.mean_kl, error.agreeing);
+  REQUIRE(error.mean_kl < 1e-2);
+  REQUIRE(error.mean_kl > 0);
+  const double saved = packed_bytes(plain.file, *ranks[0]) - packed_bytes(coded.file, *ranks[0]);
+  REQUIRE(saved >= 7.0 / 8 * expansion_weights(coded.file));
 }
 
 TEST_CASE("mixed codes have the same bits on every count of ranks") {

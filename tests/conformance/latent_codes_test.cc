@@ -1,0 +1,134 @@
+// Latent attention whose expansion stays in codes, as GGUF files store it: near its values, with the same bits in any
+// batch and rank.
+
+#include <algorithm>
+
+#include "conformance/latent_sequences.h"
+#include "conformance/random_codes.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+using tensor::LatentShape;
+
+namespace {
+
+const CodeLayout& kind_named(std::string_view name) {
+  for (const CodeLayout& kind : kCodeLayouts)
+    if (kind.name == name) return kind;
+  return *std::ranges::find(kByteKinds, name, &CodeLayout::name);
+}
+
+struct LatentCodeCase {
+  LatentCase sizes;
+  std::string_view queries;
+  std::string_view values;
+  [[nodiscard]] std::string to_string() const {
+    return fmt::format("{}, {} and {}", sizes.to_string(), queries, values);
+  }
+};
+
+/// Returns the sizes of DeepSeek-V3 and GLM-4.7-Flash with fewer heads, and others, in types of published files.
+std::vector<LatentCodeCase> latent_code_cases() {
+  return {{{shape_of(3, 128, 16, 128, 256), 16}, "q8_0", "q4_k"},
+          {{shape_of(4, 192, 64, 256, 256), 16}, "q8_0", "q6_k"},
+          {{shape_of(2, 64, 32, 96, 96), 7}, "q8_0", "q8_0"},
+          {{shape_of(5, 32, 16, 24, 64), 64}, "q5_0", "q4_1"}};
+}
+
+/// The codes of an expansion, and kv_b with their values.
+struct LatentCodeWeights {
+  LatentCodeWeights(Random& random, const LatentCodeCase& test_case)
+      : weights(random_latent_weights(random, test_case.sizes.shape)) {
+    const LatentShape& shape = test_case.sizes.shape;
+    const int64_t heads = shape.head_count;
+    query_codes = random_codes(random, heads * shape.latent_dim, shape.nope_dim, kind_named(test_case.queries));
+    value_codes = random_codes(random, heads * shape.value_dim, shape.latent_dim, kind_named(test_case.values));
+    queries = query_codes.view();
+    values = value_codes.view();
+    Values turned(static_cast<size_t>(shape.nope_dim));
+    for (int64_t head = 0; head < heads; ++head) {
+      float* const keys = weights.kv_b.data() + head * (shape.nope_dim + shape.value_dim) * shape.latent_dim;
+      for (int64_t latent = 0; latent < shape.latent_dim; ++latent) {
+        tensor::read_floats(queries, head * shape.latent_dim + latent, 0, shape.nope_dim, turned.data());
+        for (int64_t i = 0; i < shape.nope_dim; ++i)
+          keys[i * shape.latent_dim + latent] = turned[static_cast<size_t>(i)];
+      }
+      for (int64_t row = 0; row < shape.value_dim; ++row)
+        tensor::read_floats(values, head * shape.value_dim + row, 0, shape.latent_dim,
+                            keys + (shape.nope_dim + row) * shape.latent_dim);
+    }
+    weights.queries = &queries;
+    weights.values = &values;
+  }
+  LatentCodeWeights(const LatentCodeWeights&) = delete;
+
+  LatentWeights weights;
+  tensor::CodeStorage query_codes;
+  tensor::CodeStorage value_codes;
+  tensor::CodeMatrix queries;
+  tensor::CodeMatrix values;
+};
+
+/// Calls body(backend) for each backend that keeps an expansion in codes.
+template <class Body>
+void for_each_packing_backend(const Body& body) {
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    REQUIRE(backend->packs_latent_codes());
+    body(*backend);
+  }
+}
+
+/// Returns queries whose scores over weights of about 1 are not all of one token.
+LatentSequence moderate_latents(Random& random, const LatentShape& shape, int32_t length) {
+  LatentSequence sequence = random_latents(random, shape, length);
+  for (float& value : sequence.q) value *= 0.05f;
+  return sequence;
+}
+
+}  // namespace
+
+TEST_CASE("latent attention with codes is near the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 60);
+  for (const LatentCodeCase& test_case : latent_code_cases()) {
+    INFO(test_case.to_string());
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentCodeWeights codes(random, test_case);
+    LatentSequence sequence = moderate_latents(random, shape, 35);
+    sequence.chunks = {20, 1, 14};
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Values wanted = expected_latent_outputs(test_case.sizes, codes.weights, sequence, dtype);
+      float largest = 0;
+      for (const float value : wanted) largest = std::max(largest, std::abs(value));
+      for_each_packing_backend([&](tensor::Backend& backend) {
+        if (backend.compute_dtype() != dtype) return;
+        const Values got = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, test_seed())[0];
+        check_close(got, wanted, unit(dtype), 0.03 * static_cast<double>(largest));
+      });
+    }
+  }
+}
+
+TEST_CASE("latents in codes do not depend on chunks pages or company") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 61);
+  for (const LatentCodeCase& test_case : latent_code_cases()) {
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentCodeWeights codes(random, test_case);
+    const LatentSequence sequence = moderate_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
+    LatentSequence other = moderate_latents(random, shape, 25);
+    other.chunks = random_chunks(random, other.length, false);
+    for_each_packing_backend([&](tensor::Backend& backend) {
+      const Values whole = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, 1)[0];
+      LatentSequence same = sequence;
+      same.chunks = random_chunks(random, same.length, true);
+      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
+      const auto got = feed_latents(backend, {shape, 64}, codes.weights, {other, same, other}, test_seed());
+      REQUIRE(got[1] == whole);
+      REQUIRE(got[0] == got[2]);
+    });
+  }
+}

@@ -1,0 +1,187 @@
+// Latent attention whose expansion stays in E4M3: the values of its codes, with the same bits in any batch and rank.
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "conformance/latent_sequences.h"
+#include "conformance/random_fp8.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+using tensor::LatentShape;
+
+namespace {
+
+struct LatentFp8Case {
+  LatentCase sizes;
+  Fp8Block block;
+  bool has_groups = true;  ///< of rows that share scales; else queries are multiplied by the scales of rows
+  [[nodiscard]] std::string to_string() const {
+    return fmt::format("{}, blocks {} x {}", sizes.to_string(), block.rows, block.cols);
+  }
+};
+
+/// Returns the sizes of DeepSeek-V3 and GLM-4.7-Flash with fewer heads, and small ones of each kind of scales.
+std::vector<LatentFp8Case> latent_fp8_cases() {
+  return {{{shape_of(3, 128, 16, 128, 256), 16}, {128, 128}}, {{shape_of(4, 192, 64, 256, 128), 16}, {128, 128}},
+          {{shape_of(2, 64, 32, 96, 96), 7}, {32, 64}},       {{shape_of(5, 40, 16, 24, 64), 16}, {64, 32}},
+          {{shape_of(3, 24, 8, 40, 72), 16}, {0, 0}},         {{shape_of(3, 24, 8, 40, 72), 16}, {1, 0}, false},
+          {{shape_of(4, 32, 16, 24, 32), 64}, {8, 32}, false}};
+}
+
+/// Weights whose rows and columns differ in magnitude.
+struct LatentFp8Weights {
+  LatentFp8Weights(Random& random, const LatentShape& shape, Fp8Block block)
+      : weights(random_latent_weights(random, shape)) {
+    const int64_t rows = int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim);
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t some_rows = row / 8;
+      for (int64_t col = 0; col < shape.latent_dim; ++col) {
+        const auto exponent = static_cast<float>((some_rows * 5 + col / 32 * 3) % 4 - 2);
+        weights.kv_b[static_cast<size_t>(row * shape.latent_dim + col)] *= std::exp2(exponent);
+      }
+    }
+    storage = rounded_to_fp8(HostMatrix(weights.kv_b, DType::kF32, rows, shape.latent_dim).tensor(), block);
+    weights.fp8 = &storage.matrix;
+    weights.kv_b = tensor::decode(storage.matrix);
+  }
+  LatentFp8Weights(const LatentFp8Weights&) = delete;
+
+  LatentWeights weights;
+  Fp8Storage storage;
+};
+
+/// Calls body(backend, its case) for each backend that keeps such weights in E4M3.
+template <class Body>
+void for_each_keeping_backend(const LatentFp8Weights& weights, const LatentShape& shape, const Body& body) {
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    REQUIRE(backend->keeps_fp8_latents(*weights.weights.fp8, shape));
+    body(*backend, backend_case);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("latent attention with FP8 weights agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 55);
+  for (const LatentFp8Case& test_case : latent_fp8_cases()) {
+    INFO(test_case.to_string());
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentFp8Weights fp8(random, shape, test_case.block);
+    LatentWeights decoded = fp8.weights;
+    decoded.fp8 = nullptr;
+    LatentSequence sequence = random_latents(random, shape, 35);
+    sequence.chunks = {20, 1, 14};
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Values wanted = expected_latent_outputs(test_case.sizes, fp8.weights, sequence, dtype);
+      for_each_keeping_backend(fp8, shape, [&](tensor::Backend& backend, const BackendCase& backend_case) {
+        if (backend.compute_dtype() != dtype) return;
+        const Values got = feed_latents(backend, test_case.sizes, fp8.weights, {sequence}, test_seed())[0];
+        check_close(got, wanted, unit(dtype), dtype == DType::kBF16 ? 0.05 : 5e-5);
+        const bool rounds_weights = !backend_case.scales_sums && backend_case.product_dtype == dtype;
+        if (!test_case.has_groups || !rounds_weights) return;
+        const bool same = got == feed_latents(backend, test_case.sizes, decoded, {sequence}, test_seed())[0];
+        REQUIRE(same);
+      });
+    }
+  }
+}
+
+TEST_CASE("FP8 latents do not depend on chunks pages or company") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 56);
+  for (const LatentFp8Case& test_case : latent_fp8_cases()) {
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentFp8Weights fp8(random, shape, test_case.block);
+    const LatentSequence sequence = random_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
+    LatentSequence other = random_latents(random, shape, 25);
+    other.chunks = random_chunks(random, other.length, false);
+    for_each_keeping_backend(fp8, shape, [&](tensor::Backend& backend, const BackendCase&) {
+      const Values whole = feed_latents(backend, test_case.sizes, fp8.weights, {sequence}, 1)[0];
+      LatentSequence same = sequence;
+      same.chunks = random_chunks(random, same.length, true);
+      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
+      const auto got = feed_latents(backend, {shape, 64}, fp8.weights, {other, same, other}, test_seed());
+      REQUIRE(got[1] == whole);
+      REQUIRE(got[0] == got[2]);
+    });
+  }
+}
+
+TEST_CASE("the heads of a rank have the bits of all heads in FP8") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 57);
+  for (const LatentFp8Case& test_case : latent_fp8_cases()) {
+    INFO(test_case.to_string());
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentFp8Weights fp8(random, shape, test_case.block);
+    const LatentSequence whole = random_latents(random, shape, 20);
+    const int64_t head_rows = int64_t{shape.nope_dim} + shape.value_dim;
+    const int64_t query_dim = int64_t{shape.nope_dim} + shape.rope_dim;
+    LatentCase own = test_case.sizes;
+    own.shape.head_count = 1;
+    for_each_keeping_backend(fp8, shape, [&](tensor::Backend& backend, const BackendCase&) {
+      const Values wanted = feed_latents(backend, test_case.sizes, fp8.weights, {whole}, 1)[0];
+      for (int64_t head = 0; head < shape.head_count; ++head) {
+        const tensor::Fp8Matrix rows = tensor::row_slice(*fp8.weights.fp8, {head * head_rows, (head + 1) * head_rows});
+        REQUIRE(backend.keeps_fp8_latents(rows, own.shape));
+        LatentWeights weights = fp8.weights;
+        weights.fp8 = &rows;
+        LatentSequence sequence = whole;
+        sequence.q.clear();
+        for (int64_t row = 0; row < whole.length; ++row) {
+          const auto from = whole.q.begin() + row * shape.query_width() + head * query_dim;
+          sequence.q.insert(sequence.q.end(), from, from + query_dim);
+        }
+        const Values got = feed_latents(backend, own, weights, {sequence}, 1)[0];
+        for (int64_t row = 0; row < whole.length; ++row) {
+          const auto from = wanted.begin() + row * shape.output_width() + head * shape.value_dim;
+          const bool same = std::equal(from, from + shape.value_dim, got.begin() + row * shape.value_dim);
+          REQUIRE(same);
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("a NaN among FP8 codes of an expansion spoils its head alone") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 58);
+  const LatentShape shape = shape_of(3, 32, 16, 32, 64);
+  const auto value_dim = static_cast<size_t>(shape.value_dim);
+  LatentFp8Weights fp8(random, shape, {32, 32});
+  const LatentSequence sequence = random_latents(random, shape, 20);
+  for_each_keeping_backend(fp8, shape, [&](tensor::Backend& backend, const BackendCase&) {
+    const Values healthy = feed_latents(backend, {shape, 16}, fp8.weights, {sequence}, 1)[0];
+    std::byte& code = fp8.storage.codes[(64 + 5) * 64 + 40];  // a key of head 1
+    const std::byte before = std::exchange(code, std::byte{0x7F});
+    const Values spoilt = feed_latents(backend, {shape, 16}, fp8.weights, {sequence}, 1)[0];
+    code = before;
+    for (size_t i = 0; i < healthy.size(); ++i) {
+      const bool is_spoilt = i / value_dim % 3 == 1;
+      REQUIRE(std::isfinite(healthy[i]));
+      REQUIRE((is_spoilt ? std::isnan(spoilt[i]) : spoilt[i] == healthy[i]));
+    }
+  });
+}
+
+TEST_CASE("blocks that heads divide unevenly are not kept in FP8") {
+  Random random(1);
+  for (const auto& [shape, block, keeps] :
+       {std::tuple{shape_of(2, 128, 16, 128, 128), Fp8Block{128, 64}, true},
+        {shape_of(2, 128, 16, 128, 128), Fp8Block{1, 32}, false},    // a scale per row and group of columns
+        {shape_of(2, 128, 16, 128, 128), Fp8Block{16, 128}, true},   // a scale per row
+        {shape_of(2, 48, 16, 64, 128), Fp8Block{128, 64}, false},    // heads of 112 rows begin inside blocks
+        {shape_of(2, 48, 16, 48, 128), Fp8Block{128, 64}, true}}) {  // 96 rows: groups of 32
+    const LatentFp8Weights fp8(random, shape, block);
+    INFO("blocks " << block.rows << " x " << block.cols << ", heads of " << shape.nope_dim << " + " << shape.value_dim);
+    for (const BackendCase& backend_case : backend_cases())
+      REQUIRE(backend_case.make()->keeps_fp8_latents(*fp8.weights.fp8, shape) == keeps);
+  }
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "conformance/sequences.h"
+#include "tensor/code_matrix.h"
+#include "tensor/fp8.h"
+
+/// Random paged sequences of latents that are fed to latent attention in chunks, and the reference's results.
+namespace millrace::test {
+
+/// The sizes of latent attention and of its cache.
+struct LatentCase {
+  tensor::LatentShape shape;
+  int32_t page_size = 16;
+  [[nodiscard]] std::string to_string() const {
+    return fmt::format("{} heads of {}+{} and {}, latents of {}, page {}", shape.head_count, shape.nope_dim,
+                       shape.rope_dim, shape.value_dim, shape.latent_dim, page_size);
+  }
+};
+
+[[nodiscard]] tensor::LatentShape shape_of(int32_t heads, int32_t nope, int32_t rope, int32_t value, int32_t latent);
+
+/// Random weights. `kv_b` is packed, unless `fp8` or `queries` and `values` hold its values in codes.
+struct LatentWeights {
+  Values inverse_frequency;  // [rope_dim / 2]
+  Values norm;               // [latent_dim]
+  Values kv_b;               // [heads·(nope_dim + value_dim), latent_dim]
+  const tensor::Fp8Matrix* fp8 = nullptr;
+  const tensor::CodeMatrix* queries = nullptr;  ///< see Backend::pack_latent_codes
+  const tensor::CodeMatrix* values = nullptr;
+};
+[[nodiscard]] LatentWeights random_latent_weights(Random& random, const tensor::LatentShape& shape);
+
+/// The tokens of one sequence before norm and rotation, and the chunks in which they are fed.
+struct LatentSequence {
+  int32_t length = 0;
+  Values q;   // [length, heads·(nope_dim + rope_dim)]
+  Values kv;  // [length, latent_dim + rope_dim]
+  std::vector<int32_t> chunks;
+};
+[[nodiscard]] LatentSequence random_latents(Random& random, const tensor::LatentShape& shape, int32_t length);
+
+/// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·value_dim]. A sequence
+/// whose chunks are at an end stays in the batch without rows.
+[[nodiscard]] std::vector<Values> feed_latents(tensor::Backend& backend, const LatentCase& sizes,
+                                               const LatentWeights& weights,
+                                               const std::vector<LatentSequence>& sequences, uint64_t page_seed);
+
+/// Returns the reference's outputs. What the cache stores, queries and `kv_b` are rounded to `dtype`, unless
+/// it is packed in codes.
+[[nodiscard]] Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& weights,
+                                             const LatentSequence& sequence, tensor::DType dtype);
+
+}  // namespace millrace::test
