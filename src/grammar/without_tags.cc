@@ -28,7 +28,6 @@ class TagFilter {
   }
 
   ExpressionPtr filter() {
-    (void)ends_of(*source_.root, 1);
     find_ends_of_rules();
     Nodes ends;
     for (uint32_t state = 0; state < tags_.state_count(); ++state) ends[state] = NetworkBuilder::kEnd;
@@ -41,6 +40,7 @@ class TagFilter {
     }
     return root;
   }
+  [[nodiscard]] size_t edge_count() const { return edge_count_; }
 
  private:
   using RuleEnd = std::tuple<RuleIndex, uint32_t, uint32_t>;
@@ -123,6 +123,8 @@ class TagFilter {
     for (bool has_changed = true; has_changed;) {
       has_changed = false;
       const size_t known = rule_ends_.size();
+      // What follows a rule in the root is asked for once the rule has an end.
+      (void)ends_of(*source_.root, 1);
       for (auto& [key, ends] : rule_ends_) {
         const TagStates found = ends_of(*source_.rules[key.first].expression, TagStates{1} << key.second);
         has_changed = has_changed || found != ends;
@@ -280,10 +282,13 @@ class TagFilter {
 }  // namespace
 
 Result<ExpressionPtr> without_tags(const Definition& source, std::span<const std::string_view> tags, Definition& target,
-                                   size_t max_edges) {
+                                   size_t max_edges, size_t* edge_count) {
   const size_t rule_count = target.rules.size();
   try {
-    return TagFilter(source, tags, target, max_edges).filter();
+    TagFilter filter(source, tags, target, max_edges);
+    ExpressionPtr root = filter.filter();
+    if (edge_count != nullptr) *edge_count += filter.edge_count();
+    return root;
   } catch (const ErrorException& failure) {
     target.rules.resize(rule_count);
     return failure.error();

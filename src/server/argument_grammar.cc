@@ -36,12 +36,13 @@ Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, const gramma
   if (document.has_error() || !document->root().is_object()) {
     return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
   }
-  if (!parameters_ && !literals_) return grammar::parse_json_schema(tool.parameters, definition_, options);
-  // What JSON could not enforce is refused in every notation.
+  if (parameters_) return parameters_->of(tool.parameters, options);
+  if (!literals_) return grammar::parse_json_schema(tool.parameters, definition_, options);
+  // What JSON could not enforce is refused here too.
   grammar::Definition as_json;
   const auto read = grammar::parse_json_schema(tool.parameters, as_json, options);
   if (read.has_error()) return read.error();
-  return parameters_ ? parameters_->of(document->root(), options) : literals_->of(document->root());
+  return literals_->of(document->root());
 }
 
 Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& input) {

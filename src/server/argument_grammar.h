@@ -17,7 +17,7 @@ class ArgumentGrammar {
  public:
   ArgumentGrammar(const text::ToolCallSyntax& syntax, grammar::Definition& definition);
 
-  /// Returns the arguments that the tool's schema allows. Strings without quotes obey "enum" only.
+  /// Returns the arguments that the tool's schema allows, as far as the notation can enforce it.
   [[nodiscard]] Result<grammar::ExpressionPtr> of(const openai::Tool& tool, const grammar::SchemaOptions& options);
   /// Returns the arguments of a custom tool whose input is held to a grammar.
   [[nodiscard]] Result<grammar::ExpressionPtr> of_input(const openai::InputGrammar& input);

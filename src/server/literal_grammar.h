@@ -19,7 +19,7 @@ class LiteralGrammar {
       : dialect_(dialect), definition_(definition) {}
 
   /// Returns the arguments that the schema of a tool allows.
-  [[nodiscard]] grammar::ExpressionPtr of(JsonValue schema);
+  [[nodiscard]] Result<grammar::ExpressionPtr> of(JsonValue schema);
   /// Returns the argument `input` alone, a text of another definition.
   [[nodiscard]] Result<grammar::ExpressionPtr> of_input(const grammar::Definition& source);
   /// Returns the arguments of a tool without a schema.
@@ -33,13 +33,17 @@ class LiteralGrammar {
     int depth = 0;  ///< of references and members
   };
 
+  [[nodiscard]] static Schema followed(Schema schema);
   [[nodiscard]] grammar::ExpressionPtr object(Schema schema, bool is_top);
   [[nodiscard]] grammar::ExpressionPtr value_of(Schema schema);
   [[nodiscard]] grammar::ExpressionPtr value_of_type(std::string_view type, Schema schema);
   [[nodiscard]] grammar::ExpressionPtr list(Schema schema);
   [[nodiscard]] grammar::ExpressionPtr string(Schema schema);
   [[nodiscard]] grammar::ExpressionPtr constant(JsonValue value);
-  [[nodiscard]] grammar::ExpressionPtr key(std::string_view name, bool is_top) const;
+  [[nodiscard]] grammar::ExpressionPtr key(std::string_view name, bool is_top);
+  [[nodiscard]] grammar::ExpressionPtr quoted(std::string_view text);
+  /// Notes the first thing that the language cannot write.
+  void refuse(std::string_view what, std::string_view text);
   [[nodiscard]] grammar::ExpressionPtr in_brackets(grammar::ExpressionPtr members, bool is_top) const;
   [[nodiscard]] grammar::ExpressionPtr any_members(bool is_top);
   [[nodiscard]] grammar::ExpressionPtr any_value();
@@ -50,6 +54,7 @@ class LiteralGrammar {
   grammar::Definition& definition_;
   std::optional<grammar::RuleIndex> any_value_;
   size_t value_count_ = 0;  // values with a schema
+  std::optional<Error> refused_;
 };
 
 }  // namespace millrace::server
