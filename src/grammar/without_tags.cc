@@ -45,9 +45,12 @@ class TagFilter {
  private:
   using RuleEnd = std::tuple<RuleIndex, uint32_t, uint32_t>;
 
-  /// Returns the characters of the set by which a state leads to each other one that ends no tag.
-  [[nodiscard]] std::map<uint32_t, CharSet> steps(const CharSet& chars, uint32_t state) const {
-    std::map<uint32_t, CharSet> sets = tags_.steps(chars, state);
+  /// Returns the characters of a kChar expression by which a state leads to each other one that ends no tag.
+  const std::map<uint32_t, CharSet>& steps(const Expression& expression, uint32_t state) {
+    const auto [entry, is_new] = steps_.try_emplace({&expression, state});
+    std::map<uint32_t, CharSet>& sets = entry->second;
+    if (!is_new) return sets;
+    sets = tags_.steps(expression.chars, state);
     sets.erase(sets.lower_bound(tags_.state_count()), sets.end());
     return sets;
   }
@@ -70,7 +73,7 @@ class TagFilter {
         return ends;
       case Expression::Kind::kChar:
         for_each(from, [&](uint32_t state) {
-          for (const auto& [to, set] : steps(expression.chars, state)) ends |= TagStates{1} << to;
+          for (const auto& [to, set] : steps(expression, state)) ends |= TagStates{1} << to;
         });
         return ends;
       case Expression::Kind::kSequence:
@@ -168,7 +171,7 @@ class TagFilter {
         return;
       case Expression::Kind::kChar:
         for (const auto& [state, begin] : from) {
-          for (const auto& [end, set] : steps(expression.chars, state)) {
+          for (const auto& [end, set] : steps(expression, state)) {
             add_edge(network, begin, node(network, to, end), one_of(set));
           }
         }
@@ -272,6 +275,7 @@ class TagFilter {
   Definition& target_;
   const TagAutomaton tags_;
   std::map<std::pair<RuleIndex, uint32_t>, TagStates> rule_ends_;  // by rule and the state before it
+  std::map<std::pair<const Expression*, uint32_t>, std::map<uint32_t, CharSet>> steps_;  // by expression and state
   std::map<RuleEnd, RuleIndex> copies_;
   std::vector<RuleEnd> pending_;  // copies whose rules have no expression yet
   const ExpressionPtr empty_ = literal("");

@@ -8,6 +8,7 @@
 #include "server/literal_grammar.h"
 #include "server/openai/request.h"
 #include "server/parameter_grammar.h"
+#include "server/uncut_values.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::server {
@@ -25,7 +26,12 @@ class ArgumentGrammar {
   [[nodiscard]] grammar::ExpressionPtr any();
 
  private:
+  /// Returns JSON that `make` adds to a definition, without what would cut it.
+  template <class Make>
+  [[nodiscard]] Result<grammar::ExpressionPtr> json(const Make& make);
+
   grammar::Definition& definition_;
+  std::optional<UncutValues> uncut_;  // of JSON that words may cut
   // Without either the format writes JSON.
   std::optional<ParameterGrammar> parameters_;
   std::optional<LiteralGrammar> literals_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -46,8 +47,13 @@ CharSet key_chars() {
 
 Result<ExpressionPtr> LiteralGrammar::of(JsonValue schema) {
   refused_.reset();
+  const size_t rule_count = definition_.rules.size();
   ExpressionPtr arguments = object(followed({schema, schema}), true);
-  if (refused_) return *refused_;
+  if (refused_) {
+    // The caller gives up the rules of a schema that is refused.
+    if (any_value_ && *any_value_ >= rule_count) any_value_.reset();
+    return *refused_;
+  }
   return arguments;
 }
 
@@ -198,9 +204,26 @@ ExpressionPtr LiteralGrammar::value_of_type(std::string_view type, Schema schema
 
 ExpressionPtr LiteralGrammar::string(Schema schema) {
   const std::string_view quote = dialect_.quote;
-  if (!quote.empty()) return sequence({literal(quote), until_tag({&quote, 1}, literal(""))});
+  if (!quote.empty()) {
+    if (ExpressionPtr text = text_of(schema)) return sequence({literal(quote), std::move(text), literal(quote)});
+    return sequence({literal(quote), until_tag({&quote, 1}, literal(""))});
+  }
   if (schema.value["type"].is_string()) return json_of(schema, "string");
   return *grammar::parse_json_schema(R"({"type":"string"})", definition_);
+}
+
+/// Returns the characters of strings that have conditions; nothing where there are none, or that take too many states.
+ExpressionPtr LiteralGrammar::text_of(Schema schema) {
+  constexpr std::array kConditions = {"minLength", "maxLength", "pattern", "format"};
+  const bool is_free = std::ranges::all_of(kConditions, [&](auto* word) { return schema.value[word].is_missing(); });
+  if (is_free) return nullptr;
+  grammar::Definition source;
+  std::vector<grammar::SchemaMember> members;
+  const std::string object = fmt::format(R"({{"properties":{{"text":{}}}}})", to_json(schema.value));
+  const auto read = grammar::parse_member_schema(
+      object, source, {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true}, "x", members);
+  if (read.has_error() || members.empty() || members[0].text == nullptr || members[0].is_any_text) return nullptr;
+  return quoted_texts_->text(source, members[0].text);
 }
 
 ExpressionPtr LiteralGrammar::list(Schema schema) {

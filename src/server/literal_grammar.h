@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/json_value.h"
 #include "base/result.h"
 #include "grammar/expression.h"
+#include "server/uncut_values.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::server {
@@ -16,7 +18,9 @@ namespace millrace::server {
 class LiteralGrammar {
  public:
   LiteralGrammar(const text::LiteralDialect& dialect, grammar::Definition& definition)
-      : dialect_(dialect), definition_(definition) {}
+      : dialect_(dialect), definition_(definition) {
+    if (!dialect.quote.empty()) quoted_texts_.emplace(std::vector{dialect.quote}, definition);
+  }
 
   /// Returns the arguments that the schema of a tool allows.
   [[nodiscard]] Result<grammar::ExpressionPtr> of(JsonValue schema);
@@ -39,6 +43,7 @@ class LiteralGrammar {
   [[nodiscard]] grammar::ExpressionPtr value_of_type(std::string_view type, Schema schema);
   [[nodiscard]] grammar::ExpressionPtr list(Schema schema);
   [[nodiscard]] grammar::ExpressionPtr string(Schema schema);
+  [[nodiscard]] grammar::ExpressionPtr text_of(Schema schema);
   [[nodiscard]] grammar::ExpressionPtr constant(JsonValue value);
   [[nodiscard]] grammar::ExpressionPtr key(std::string_view name, bool is_top);
   [[nodiscard]] grammar::ExpressionPtr quoted(std::string_view text);
@@ -52,6 +57,7 @@ class LiteralGrammar {
 
   const text::LiteralDialect& dialect_;
   grammar::Definition& definition_;
+  std::optional<UncutValues> quoted_texts_;  // if strings have the dialect's quotes
   std::optional<grammar::RuleIndex> any_value_;
   size_t value_count_ = 0;  // values with a schema
   std::optional<Error> refused_;

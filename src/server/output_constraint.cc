@@ -12,6 +12,7 @@
 #include "grammar/regex_parser.h"
 #include "grammar/until_tag.h"
 #include "server/argument_grammar.h"
+#include "server/uncut_values.h"
 
 namespace millrace::server {
 namespace {
@@ -69,10 +70,26 @@ class GrammarBuilder {
   }
 
  private:
+  /// Returns JSON content, which holds no word that ends a message.
+  Result<ExpressionPtr> parse_json_format(const ResponseFormat& format) {
+    const bool is_schema = format.kind == ResponseFormat::Kind::kJsonSchema;
+    const auto parse = [&](Definition& target) -> Result<ExpressionPtr> {
+      return is_schema ? grammar::parse_json_schema(format.texts[0], target) : grammar::any_json_object(target);
+    };
+    const bool has_reasoning = constraint_.reasoning != ReasoningMode::kNone;
+    const bool is_harmony = (has_reasoning && constraint_.reasoning_format == text::ReasoningFormat::kHarmony) ||
+                            (constraint_.calls && constraint_.calls->format == text::ToolFormat::kHarmony);
+    if (!is_harmony) return parse(definition_);
+    Definition source;
+    Result<ExpressionPtr> root = parse(source);
+    if (root.has_error()) return root;
+    return UncutValues({text::kHarmonyEnds.begin(), text::kHarmonyEnds.end()}, definition_).json(source, *root);
+  }
+
   Result<ExpressionPtr> parse_response_format(const ResponseFormat& format) {
     switch (format.kind) {
-      case ResponseFormat::Kind::kJsonObject: return grammar::any_json_object(definition_);
-      case ResponseFormat::Kind::kJsonSchema: return grammar::parse_json_schema(format.texts[0], definition_);
+      case ResponseFormat::Kind::kJsonObject:
+      case ResponseFormat::Kind::kJsonSchema: return parse_json_format(format);
       case ResponseFormat::Kind::kRegex: return grammar::parse_regex(format.texts[0]);
       case ResponseFormat::Kind::kGrammar: return grammar::parse_ebnf(format.texts[0], definition_);
       case ResponseFormat::Kind::kChoice: break;

@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "grammar/expression.h"
 #include "grammar/json_schema.h"
+#include "server/uncut_values.h"
 #include "text/tool_calls/parameter_types.h"
 #include "text/tool_calls/tool_formats.h"
 
@@ -27,8 +28,6 @@ class ParameterGrammar {
   [[nodiscard]] grammar::ExpressionPtr any();
 
  private:
-  using Tags = std::vector<std::string_view>;
-
   [[nodiscard]] std::string key_pattern() const;
   [[nodiscard]] bool can_write_key(std::string_view key) const;
   /// Returns a member of the schema that `source` was read from. The parser reads its value as one of `types`.
@@ -37,19 +36,11 @@ class ParameterGrammar {
   /// Returns a text and what ends it.
   [[nodiscard]] Result<grammar::ExpressionPtr> text_value(const grammar::SchemaMember& member,
                                                           grammar::Definition& source);
-  /// Returns JSON without the tags that end a value, and its end.
-  [[nodiscard]] grammar::ExpressionPtr json_value(const grammar::ExpressionPtr& json, grammar::Definition& source);
-  /// Returns a value without the tags, or nothing if that takes too many states.
-  [[nodiscard]] grammar::ExpressionPtr without(const Tags& tags, const grammar::ExpressionPtr& value,
-                                               grammar::Definition& source);
-  /// Returns any text and what ends it.
-  [[nodiscard]] grammar::ExpressionPtr free_text() const;
-
   const text::ParameterTags& tags_;
-  const Tags value_ends_;
-  std::string_view common_part_;  ///< of all value_ends_
+  const std::vector<std::string_view> value_ends_;
+  UncutValues values_;
   grammar::Definition& definition_;
-  size_t edge_count_ = 0;  ///< of all values without tags
+  const grammar::RuleIndex free_text_;  // any text and what ends it
 };
 
 }  // namespace millrace::server

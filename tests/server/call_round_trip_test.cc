@@ -51,7 +51,8 @@ const std::vector<std::string> kWholes = {
     R"({{"type":"object","additionalProperties":{{"type":"integer"}},{}}})",
     R"({{"type":"object","properties":{{"a":{{"type":"boolean"}}}},"additionalProperties":{{"type":"string"}},{}}})",
     R"({{"allOf":[{{"$ref":"#/$defs/node"}},{{"properties":{{"k":{{"type":"integer"}}}},"required":["k"]}}],{}}})",
-    R"({{"anyOf":[{{"$ref":"#/$defs/node"}},{{"type":"object","properties":{{"k":{{"type":"integer"}}}},"required":["k"]}}],{}}})",
+    R"({{"anyOf":[{{"$ref":"#/$defs/node"}},{{"type":"object","properties":{{"k":{{"type":"integer"}}}},)"
+    R"("required":["k"]}}],{}}})",
     R"({{"type":"object","properties":{{"a":{{"type":"integer"}},"b":{{"type":"null"}}}},"maxProperties":1,{}}})"};
 
 /// Returns the schema of a tool with some properties, of which some are required.
@@ -121,10 +122,11 @@ bool advance_by(grammar::Matcher& matcher, std::string_view word) {
   return true;
 }
 
-/// Returns a text that the grammar allows, made of words, or nothing if it comes to no end.
-std::optional<std::string> text_of_words(const GrammarPtr& grammar, const Words& words, std::mt19937_64& random) {
+/// Returns a text that the grammar allows, made of words after a beginning, or nothing if it comes to no end.
+std::optional<std::string> text_of_words(const GrammarPtr& grammar, std::string text, const Words& words,
+                                         std::mt19937_64& random) {
   grammar::Matcher matcher(grammar, true);
-  std::string text;
+  REQUIRE(advance_by(matcher, text));
   size_t count = random() % 60;
   for (int step = 0; step < 3000 && !matcher.must_end(); ++step) {
     if (matcher.may_end() && (count == 0 || random() % 3 == 0)) break;
@@ -170,8 +172,8 @@ std::string summary(const text::OutputPart& part) {
 }
 
 /// Writes outputs that the constraint allows, and checks that their calls satisfy the schema of the tool.
-size_t check_outputs(const OutputConstraint& constraint, const std::string& schema, int count,
-                     std::mt19937_64& random) {
+size_t check_outputs(const OutputConstraint& constraint, const std::string& schema, int count, std::mt19937_64& random,
+                     const std::string& begin = {}) {
   const auto built = build_grammar(constraint, SchemaEnforcement::kAll);
   const text::ToolFormat format = constraint.calls->format;
   const auto& written = text::row_of(format).written;
@@ -186,7 +188,7 @@ size_t check_outputs(const OutputConstraint& constraint, const std::string& sche
   const simdjson::dom::element root = schemas.parse(schema);
   size_t whole = 0;
   for (int i = 0; i < count; ++i) {
-    const auto text = text_of_words(grammar, words_of(written[random() % written.size()]), random);
+    const auto text = text_of_words(grammar, begin, words_of(written[random() % written.size()]), random);
     if (!text) continue;
     ++whole;
     INFO(*text);
@@ -243,12 +245,17 @@ TEST_CASE("calls and JSON after reasoning are read as they are written") {
   const std::string schema = R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})";
   for (const text::ToolFormat format : all_formats()) {
     if (format == text::ToolFormat::kHarmony) continue;
-    for (const ReasoningMode mode : {ReasoningMode::kOptional, ReasoningMode::kOpened}) {
-      INFO(text::to_string(format) << " seed " << seed);
-      OutputConstraint constraint = calling(format, {tool("f", schema)});
-      constraint.reasoning = mode;
-      CHECK(check_outputs(constraint, schema, 8, random) > 0);
-    }
+    const std::string thought = "Hm. " + std::string(text::tool_call_start_tag(format));
+    const bool may_call = text::row_of(format).ends_reasoning;
+    const std::string end = may_call ? "" : "</think>\n";
+    OutputConstraint constraint = calling(format, {tool("f", schema)});
+    INFO(text::to_string(format) << " seed " << seed);
+    constraint.reasoning = ReasoningMode::kOpened;
+    CHECK(check_outputs(constraint, schema, 4, random, thought + end) > 0);
+    CHECK(check_outputs(constraint, schema, 4, random, "Hm.</think>") > 0);
+    constraint.reasoning = ReasoningMode::kOptional;
+    CHECK(check_outputs(constraint, schema, 4, random, "<think>" + thought + end) > 0);
+    CHECK(check_outputs(constraint, schema, 4, random, text::tool_call_prefix(format, "f")) > 0);
   }
   OutputConstraint json;
   json.reasoning = ReasoningMode::kOptional;
