@@ -369,7 +369,7 @@ TEST_CASE("a choice that its end would cut is refused") {
         "tools[0].function.parameters: calls of this model cannot have the value 'y</parameter>z' of 'a'");
 }
 
-TEST_CASE("a lax tool that a format cannot write leaves the others as they are") {
+TEST_CASE("a lax tool that cannot be written leaves the others") {
   constexpr const char* kNames = R"({"type":"object","properties":{"x":{},"t":{"type":"string"},"a=>\n:b":{}}})";
   for (const ToolFormat format : all_formats()) {
     INFO(text::to_string(format));
