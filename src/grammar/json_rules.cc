@@ -12,7 +12,6 @@ namespace {
 constexpr uint32_t kMaxIndentation = 32;
 constexpr uint32_t kMaxDigits = 18;  // of a whole number: what 64 bits hold
 constexpr uint32_t kMaxFractionDigits = 18;
-constexpr uint32_t kMaxExponentDigits = 3;
 
 CharSet digit_set() {
   return {U'0', U'9'};
@@ -208,8 +207,9 @@ ExpressionPtr JsonRules::number() {
   return rule(number_, "number", [] {
     ExpressionPtr whole =
         choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMaxDigits - 1)})});
+    // Readers refuse numbers beyond all doubles, so the exponent is below 200.
     ExpressionPtr exponent =
-        sequence({either_of("eE"), optional(either_of("+-")), repeat(digit(), 1, kMaxExponentDigits)});
+        sequence({either_of("eE"), optional(either_of("+-")), optional(literal("1")), repeat(digit(), 1, 2)});
     return sequence(
         {optional(literal("-")), std::move(whole), optional(some_fraction()), optional(std::move(exponent))});
   });

@@ -10,6 +10,7 @@
 #include "grammar/json_schema_cases.h"
 #include "grammar/json_schema_document.h"
 #include "grammar/json_schema_parts.h"
+#include "grammar/regex_parser.h"
 
 namespace millrace::grammar {
 namespace {
@@ -40,6 +41,41 @@ class JsonSchemaParser {
 
   ExpressionPtr read_root() {
     ExpressionPtr root = read({{document_.root(), false, "schema"}});
+    read_open();
+    const Expression& whole = *definition_.rules[root->rule].expression;
+    if (whole.kind == Expression::Kind::kChoice && whole.parts.empty()) fail_at("schema", "no value satisfies it");
+    return root;
+  }
+
+  /// Returns the members of the outermost object one after another, and adds them to `members`.
+  ExpressionPtr read_members(std::string_view key_pattern, std::vector<SchemaMember>& members) {
+    ReadWork& work = document_.work();
+    const MemberNotation notation{
+        .keys = TextLanguage::of_expression(**parse_regex(key_pattern), work),
+        .write = [&](std::optional<std::string_view> name, ExpressionPtr key, std::vector<SchemaTerm> terms) {
+          SchemaMember member = member_of(std::move(terms));
+          if (name) member.name = std::string(*name);
+          member.key = std::move(key);
+          members.push_back(std::move(member));
+          return reference(members.back().rule);
+        }};
+    std::vector<ExpressionPtr> ways;
+    for (const SchemaCase& each : cases_.cases_of({{document_.root(), false, "schema"}})) {
+      if (each.listed) fail_at("schema", "objects that are listed as a whole are not supported in calls of this model");
+      if ((each.types & kObjectType) != 0) ways.push_back(object_expression(each.object, "schema", parts_, &notation));
+    }
+    if (ways.empty()) fail_at("schema", "no object satisfies it");
+    read_open();
+    return choice(std::move(ways));
+  }
+
+ private:
+  struct Pending {
+    RuleIndex rule;
+    std::vector<SchemaTerm> terms;
+  };
+
+  void read_open() {
     while (!open_.empty()) {
       const Pending next = std::move(open_.back());
       open_.pop_back();
@@ -48,16 +84,64 @@ class JsonSchemaParser {
     if (document_.work().is_exhausted() && unsupported_ == UnsupportedKeywords::kRefuse) {
       throw ErrorException(document_.work().error());
     }
-    const Expression& whole = *definition_.rules[root->rule].expression;
-    if (whole.kind == Expression::Kind::kChoice && whole.parts.empty()) fail_at("schema", "no value satisfies it");
-    return root;
   }
 
- private:
-  struct Pending {
-    RuleIndex rule;
-    std::vector<SchemaTerm> terms;
-  };
+  /// Returns a member with the parts of the values that satisfy all terms.
+  SchemaMember member_of(std::vector<SchemaTerm> terms) {
+    SchemaMember member{.rule = definition_.add("a parameter")};
+    std::vector<ExpressionPtr> texts;
+    std::vector<ExpressionPtr> others;
+    for (const SchemaCase& each : cases_or_types(terms)) {
+      if (each.listed) {
+        for (const JsonValue value : *each.listed) {
+          std::string_view text;
+          if (value.get(text)) {
+            texts.push_back(literal(text));
+            member.listed_texts.emplace_back(text);
+          } else {
+            others.push_back(literal(to_json(value)));
+          }
+        }
+        continue;
+      }
+      SchemaCase other = each;
+      other.types = types_of(each) & static_cast<TypeSet>(~kStringType);
+      other.has_types = true;
+      if (other.types != 0) add_values(other, "schema", others);
+      if ((types_of(each) & kStringType) == 0) continue;
+      const StringConditions& string = each.string;
+      member.is_any_text = member.is_any_text || (string.patterns.empty() && string.formats.empty() &&
+                                                  string.excluded.empty() && string.min == 0 && !string.max);
+      texts.push_back(text_expression(string, "schema", parts_));
+    }
+    if (!texts.empty()) member.text = choice(std::move(texts));
+    if (!others.empty()) member.others = choice(std::move(others));
+    member.json = terms.empty() ? rules_.value() : read(std::move(terms));
+    return member;
+  }
+
+  /// Returns the cases of the terms. Where they cannot be enforced and need not be, the types that the first one names.
+  std::vector<SchemaCase> cases_or_types(const std::vector<SchemaTerm>& terms) {
+    if (terms.empty()) return std::vector<SchemaCase>(1);
+    try {
+      return cases_.cases_of(terms);
+    } catch (const ErrorException&) {
+      if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
+    }
+    std::vector<SchemaCase> any(1);
+    const JsonValue types = terms.front().schema["type"];
+    try {
+      if (!types.is_missing()) any.front().types = types_named(types, "");
+    } catch (const ErrorException&) {
+    }
+    return any;
+  }
+
+  /// Returns the types of a case, without those that no keyword is about if they do not count.
+  [[nodiscard]] TypeSet types_of(const SchemaCase& each) const {
+    const bool is_narrowed = parts_.only_declared && !each.has_types && (each.types & each.keyword_types) != 0;
+    return is_narrowed ? each.types & each.keyword_types : each.types;
+  }
 
   /// Returns the rule of a set of terms, which is read later. Equal sets share a rule, so that recursion comes to an
   /// end.
@@ -117,8 +201,7 @@ class JsonSchemaParser {
       for (const JsonValue value : *each.listed) ways.push_back(literal(to_json(value)));
       return;
     }
-    const bool is_narrowed = parts_.only_declared && !each.has_types && (each.types & each.keyword_types) != 0;
-    const TypeSet types = is_narrowed ? each.types & each.keyword_types : each.types;
+    const TypeSet types = types_of(each);
     if (types == kAllTypes && each.keyword_types == 0 && !each.has_exclusions) {
       ways.push_back(rules_.value());
       return;
@@ -142,18 +225,31 @@ class JsonSchemaParser {
   std::vector<Pending> open_;
 };
 
-}  // namespace
-
-Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition, const SchemaOptions& options) {
+template <class Read>
+Result<ExpressionPtr> parse_with(std::string_view schema, Definition& definition, const SchemaOptions& options,
+                                 const Read& read) {
   const auto document = JsonDocument::parse(schema);
   if (document.has_error()) {
     return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", document.error().message);
   }
   try {
-    return JsonSchemaParser(document->root(), definition, options).read_root();
+    JsonSchemaParser parser(document->root(), definition, options);
+    return read(parser);
   } catch (const ErrorException& failure) {
     return failure.error();
   }
+}
+
+}  // namespace
+
+Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition, const SchemaOptions& options) {
+  return parse_with(schema, definition, options, [](JsonSchemaParser& parser) { return parser.read_root(); });
+}
+
+Result<ExpressionPtr> parse_member_schema(std::string_view schema, Definition& definition, const SchemaOptions& options,
+                                          std::string_view key_pattern, std::vector<SchemaMember>& members) {
+  return parse_with(schema, definition, options,
+                    [&](JsonSchemaParser& parser) { return parser.read_members(key_pattern, members); });
 }
 
 ExpressionPtr any_json_object(Definition& definition) {

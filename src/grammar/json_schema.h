@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "grammar/expression.h"
@@ -30,6 +33,25 @@ struct SchemaOptions {
 /// annotations, unknown names and other formats.
 [[nodiscard]] Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
                                                       const SchemaOptions& options = {});
+
+/// A member of an object that a notation other than JSON writes, and the parts that its value consists of.
+struct SchemaMember {
+  std::optional<std::string> name;        ///< nothing: any of the names that `key` has
+  RuleIndex rule = 0;                     ///< stands where the member may be written; the caller defines it
+  ExpressionPtr key;                      ///< the characters of the name
+  ExpressionPtr text;                     ///< the characters of strings; null if the value is none
+  std::vector<std::string> listed_texts;  ///< strings that the schema lists
+  bool is_any_text = false;               ///< strings have no conditions
+  ExpressionPtr others;                   ///< JSON of values that are no strings; null if there are none
+  ExpressionPtr json;                     ///< JSON of all values
+};
+
+/// Reads the schema of an object that a notation other than JSON writes. Returns its members one after another, with
+/// nothing between and around them, and appends each to `members`. Names that the schema does not list match
+/// `key_pattern`. Fails as parse_json_schema() does.
+[[nodiscard]] Result<ExpressionPtr> parse_member_schema(std::string_view schema, Definition& definition,
+                                                        const SchemaOptions& options, std::string_view key_pattern,
+                                                        std::vector<SchemaMember>& members);
 
 /// Returns the expression of any JSON object.
 [[nodiscard]] ExpressionPtr any_json_object(Definition& definition);

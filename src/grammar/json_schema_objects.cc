@@ -18,8 +18,14 @@ constexpr uint32_t kMinSetNodes = 8;
 /// Reads the members of one object. Lives for one call.
 class ObjectReader {
  public:
-  ObjectReader(const ObjectConditions& object, const std::string& path, SchemaParts& parts)
-      : object_(object), path_(path), parts_(parts), work_(parts.document.work()), names_check_(parts.document) {}
+  ObjectReader(const ObjectConditions& object, const std::string& path, SchemaParts& parts,
+               const MemberNotation* notation)
+      : object_(object),
+        path_(path),
+        parts_(parts),
+        notation_(notation),
+        work_(parts.document.work()),
+        names_check_(parts.document) {}
 
   ExpressionPtr read() {
     if (object_.unnamed && object_.has_unevaluated) {
@@ -34,9 +40,13 @@ class ObjectReader {
     for (const std::string_view name : object_.forbidden) add_member(name);
     set_.min = object_.min;
     set_.max = object_.max;
-    set_.may_repeat = true;
+    set_.may_repeat = notation_ == nullptr;
     if (is_impossible_) return choice({});
     add_others();
+    if (notation_ != nullptr) {
+      const ExpressionPtr nothing = literal("");
+      return set_network(set_, nothing, nothing, take_set_nodes(set_, parts_), parts_.definition);
+    }
     const ExpressionPtr space = parts_.rules.space();
     const ExpressionPtr comma = sequence({literal(","), space});
     const uint32_t nodes = take_set_nodes(set_, parts_);
@@ -50,16 +60,27 @@ class ObjectReader {
     std::optional<SchemaTerm> value;
   };
 
-  using MakeKey = std::function<ExpressionPtr()>;
+  /// The names that a member may have: one, or those of a language.
+  struct Names {
+    std::optional<std::string_view> one;
+    std::optional<TextLanguage> others;
 
-  /// Returns the rule of members whose values satisfy all terms. `names` identifies their names; members with equal
-  /// ones share a rule.
-  ExpressionPtr member_of(const std::string& names, const MakeKey& make_key, std::vector<SchemaTerm> terms) {
-    ExpressionPtr& member = parts_.members[{names, keys_of(terms, parts_.document)}];
+    [[nodiscard]] std::string identity() const { return one ? fmt::format("one {}", *one) : others->key(); }
+  };
+
+  /// Returns the rule of members whose values satisfy all terms. Members with equal names share a rule.
+  ExpressionPtr member_of(const Names& names, std::vector<SchemaTerm> terms) {
+    if (notation_ != nullptr) {
+      ExpressionPtr key = names.one ? literal(*names.one)
+                                    : names.others->expression([](const CharSet& chars) { return one_of(chars); });
+      return notation_->write(names.one, std::move(key), std::move(terms));
+    }
+    ExpressionPtr& member = parts_.members[{names.identity(), keys_of(terms, parts_.document)}];
     if (member != nullptr) return member;
     ExpressionPtr value = terms.empty() ? parts_.rules.value() : parts_.read(std::move(terms));
+    ExpressionPtr key = names.one ? JsonRules::quoted(*names.one) : parts_.rules.string_of(*names.others);
     member = reference(parts_.definition.add(
-        "a member", sequence({make_key(), literal(":"), parts_.rules.space(), std::move(value)})));
+        "a member", sequence({std::move(key), literal(":"), parts_.rules.space(), std::move(value)})));
     return member;
   }
 
@@ -75,9 +96,7 @@ class ObjectReader {
     if (!is_allowed) return;
     uint32_t named = 0;  // the witnesses that a member of this name may be
     for (size_t i = 0; i < witnesses_.size(); ++i) named |= witnesses_[i].names.accepts(name) ? uint32_t{1} << i : 0;
-    set_.members.push_back({.ways = ways_of(
-                                fmt::format("one {}", name), [&] { return JsonRules::quoted(name); }, *terms, named),
-                            .is_required = is_required});
+    set_.members.push_back({.ways = ways_of({.one = name}, *terms, named), .is_required = is_required});
   }
 
   bool is_valid_name(std::string_view name, const SchemaTerm& term) {
@@ -94,6 +113,7 @@ class ObjectReader {
     const bool is_closed = parts_.only_declared && has_properties;
     std::optional<TextLanguage> valid;
     if (!object_.names.empty()) valid = valid_names();
+    if (notation_ != nullptr) valid = valid ? valid->and_also(notation_->keys, work_) : notation_->keys;
     for (MemberClass& each : other_members(object_, known_, path_, parts_.document)) {
       if (is_closed && !each.is_declared) continue;
       const TextLanguage names =
@@ -102,7 +122,7 @@ class ObjectReader {
       for (const auto& divided : divided_by_witnesses(names)) {
         const TextLanguage& part = divided.first;
         const uint32_t named = divided.second;
-        const auto ways = ways_of(part.key(), [&] { return parts_.rules.string_of(part); }, each.terms, named);
+        const auto ways = ways_of({.others = part}, each.terms, named);
         set_.others.insert(set_.others.end(), ways.begin(), ways.end());
       }
     }
@@ -125,8 +145,7 @@ class ObjectReader {
   }
 
   /// Returns a way for each set of witnesses that a member can be at once.
-  std::vector<JsonSet::Way> ways_of(const std::string& names, const MakeKey& make_key,
-                                    const std::vector<SchemaTerm>& terms, uint32_t named) {
+  std::vector<JsonSet::Way> ways_of(const Names& names, const std::vector<SchemaTerm>& terms, uint32_t named) {
     uint32_t certain = 0;
     for (size_t i = 0; i < witnesses_.size(); ++i) {
       if ((named >> i & 1) != 0 && !witnesses_[i].value) certain |= uint32_t{1} << i;
@@ -138,7 +157,7 @@ class ObjectReader {
       for (size_t i = 0; i < witnesses_.size(); ++i) {
         if ((set >> i & 1) != 0) further.push_back(*witnesses_[i].value);
       }
-      ways.push_back({member_of(names, make_key, std::move(further)), set | certain});
+      ways.push_back({member_of(names, std::move(further)), set | certain});
     }
     return ways;
   }
@@ -212,6 +231,7 @@ class ObjectReader {
   const ObjectConditions& object_;
   const std::string& path_;
   SchemaParts& parts_;
+  const MemberNotation* const notation_;  // null: JSON
   ReadWork& work_;
   SchemaCheck names_check_;
   JsonSet set_;
@@ -228,11 +248,12 @@ uint32_t take_set_nodes(const JsonSet& set, SchemaParts& parts) {
   return share;
 }
 
-ExpressionPtr object_expression(const ObjectConditions& object, const std::string& path, SchemaParts& parts) {
+ExpressionPtr object_expression(const ObjectConditions& object, const std::string& path, SchemaParts& parts,
+                                const MemberNotation* notation) {
   const bool is_any = object.sources.empty() && object.members.empty() && object.required.empty() &&
                       object.forbidden.empty() && object.names.empty() && object.witnesses.empty() && object.min == 0 &&
                       !object.max && !object.unnamed;
-  return is_any ? parts.rules.object() : ObjectReader(object, path, parts).read();
+  return is_any && notation == nullptr ? parts.rules.object() : ObjectReader(object, path, parts, notation).read();
 }
 
 }  // namespace millrace::grammar

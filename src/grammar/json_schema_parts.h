@@ -14,6 +14,13 @@
 
 namespace millrace::grammar {
 
+/// How the members of an object are written in a notation other than JSON.
+struct MemberNotation {
+  TextLanguage keys;  ///< of the members that no schema names
+  /// Returns a member of the name, or of any name that `key` has.
+  std::function<ExpressionPtr(std::optional<std::string_view> name, ExpressionPtr key, std::vector<SchemaTerm>)> write;
+};
+
 /// What the readers of objects, arrays, strings and numbers share. Lives while one schema is read.
 /// Functions fail at `path` for what has no position of its own.
 struct SchemaParts {
@@ -27,12 +34,15 @@ struct SchemaParts {
   bool only_declared = false;  ///< as in SchemaOptions
 };
 
+/// Returns the object in JSON, or its members alone in another notation.
 [[nodiscard]] ExpressionPtr object_expression(const ObjectConditions& object, const std::string& path,
-                                              SchemaParts& parts);
+                                              SchemaParts& parts, const MemberNotation* notation = nullptr);
 [[nodiscard]] ExpressionPtr array_expression(const ArrayConditions& array, SchemaParts& parts);
 [[nodiscard]] ExpressionPtr string_expression(const StringConditions& string, const std::string& path,
                                               SchemaParts& parts);
-/// Returns the characters of the strings that satisfy the conditions.
+/// Returns the characters of the strings that satisfy the conditions, as an expression or as a language.
+[[nodiscard]] ExpressionPtr text_expression(const StringConditions& string, const std::string& path,
+                                            SchemaParts& parts);
 [[nodiscard]] TextLanguage string_language(const StringConditions& string, const std::string& path, SchemaParts& parts);
 /// `types` says whether numbers are whole or have a fraction.
 [[nodiscard]] ExpressionPtr number_expression(NumberConditions number, TypeSet types, const std::string& path,

@@ -7,6 +7,11 @@
 
 namespace millrace::grammar {
 
+/// Returns any text without one of the tags, then a tag, and what `then` has for it. A tag without an entry in `then`
+/// does not occur. With `may_end` the text may also end without a tag.
+[[nodiscard]] ExpressionPtr until_tag(std::span<const std::string_view> tags, std::span<const ExpressionPtr> then,
+                                      bool may_end = false);
+
 /// Returns any text without one of the tags, the first of them, and `then`. With `may_end` the text may also end
 /// without a tag.
 [[nodiscard]] ExpressionPtr until_tag(std::span<const std::string_view> tags, const ExpressionPtr& then,

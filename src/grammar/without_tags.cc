@@ -28,7 +28,6 @@ class TagFilter {
   }
 
   ExpressionPtr filter() {
-    (void)ends_of(*source_.root, 1);
     find_ends_of_rules();
     Nodes ends;
     for (uint32_t state = 0; state < tags_.state_count(); ++state) ends[state] = NetworkBuilder::kEnd;
@@ -41,13 +40,17 @@ class TagFilter {
     }
     return root;
   }
+  [[nodiscard]] size_t edge_count() const { return edge_count_; }
 
  private:
   using RuleEnd = std::tuple<RuleIndex, uint32_t, uint32_t>;
 
-  /// Returns the characters of the set by which a state leads to each other one that ends no tag.
-  [[nodiscard]] std::map<uint32_t, CharSet> steps(const CharSet& chars, uint32_t state) const {
-    std::map<uint32_t, CharSet> sets = tags_.steps(chars, state);
+  /// Returns the characters of a kChar expression by which a state leads to each other one that ends no tag.
+  const std::map<uint32_t, CharSet>& steps(const Expression& expression, uint32_t state) {
+    const auto [entry, is_new] = steps_.try_emplace({&expression, state});
+    std::map<uint32_t, CharSet>& sets = entry->second;
+    if (!is_new) return sets;
+    sets = tags_.steps(expression.chars, state);
     sets.erase(sets.lower_bound(tags_.state_count()), sets.end());
     return sets;
   }
@@ -70,7 +73,7 @@ class TagFilter {
         return ends;
       case Expression::Kind::kChar:
         for_each(from, [&](uint32_t state) {
-          for (const auto& [to, set] : steps(expression.chars, state)) ends |= TagStates{1} << to;
+          for (const auto& [to, set] : steps(expression, state)) ends |= TagStates{1} << to;
         });
         return ends;
       case Expression::Kind::kSequence:
@@ -123,6 +126,8 @@ class TagFilter {
     for (bool has_changed = true; has_changed;) {
       has_changed = false;
       const size_t known = rule_ends_.size();
+      // What follows a rule in the root is asked for once the rule has an end.
+      (void)ends_of(*source_.root, 1);
       for (auto& [key, ends] : rule_ends_) {
         const TagStates found = ends_of(*source_.rules[key.first].expression, TagStates{1} << key.second);
         has_changed = has_changed || found != ends;
@@ -166,7 +171,7 @@ class TagFilter {
         return;
       case Expression::Kind::kChar:
         for (const auto& [state, begin] : from) {
-          for (const auto& [end, set] : steps(expression.chars, state)) {
+          for (const auto& [end, set] : steps(expression, state)) {
             add_edge(network, begin, node(network, to, end), one_of(set));
           }
         }
@@ -270,6 +275,7 @@ class TagFilter {
   Definition& target_;
   const TagAutomaton tags_;
   std::map<std::pair<RuleIndex, uint32_t>, TagStates> rule_ends_;  // by rule and the state before it
+  std::map<std::pair<const Expression*, uint32_t>, std::map<uint32_t, CharSet>> steps_;  // by expression and state
   std::map<RuleEnd, RuleIndex> copies_;
   std::vector<RuleEnd> pending_;  // copies whose rules have no expression yet
   const ExpressionPtr empty_ = literal("");
@@ -280,10 +286,13 @@ class TagFilter {
 }  // namespace
 
 Result<ExpressionPtr> without_tags(const Definition& source, std::span<const std::string_view> tags, Definition& target,
-                                   size_t max_edges) {
+                                   size_t max_edges, size_t* edge_count) {
   const size_t rule_count = target.rules.size();
   try {
-    return TagFilter(source, tags, target, max_edges).filter();
+    TagFilter filter(source, tags, target, max_edges);
+    ExpressionPtr root = filter.filter();
+    if (edge_count != nullptr) *edge_count += filter.edge_count();
+    return root;
   } catch (const ErrorException& failure) {
     target.rules.resize(rule_count);
     return failure.error();

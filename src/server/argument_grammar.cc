@@ -29,6 +29,16 @@ ArgumentGrammar::ArgumentGrammar(const text::ToolCallSyntax& syntax, grammar::De
     : definition_(definition) {
   if (syntax.notation == text::ArgumentNotation::kParameters) parameters_.emplace(syntax, definition);
   if (syntax.notation == text::ArgumentNotation::kLiterals) literals_.emplace(*syntax.dialect, definition);
+  if (!syntax.cuts.empty()) uncut_.emplace(syntax.value_ends(), definition);
+}
+
+template <class Make>
+Result<ExpressionPtr> ArgumentGrammar::json(const Make& make) {
+  if (!uncut_) return make(definition_);
+  grammar::Definition source;
+  Result<ExpressionPtr> root = make(source);
+  if (root.has_error()) return root;
+  return uncut_->json(source, *root);
 }
 
 Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, const grammar::SchemaOptions& options) {
@@ -36,12 +46,15 @@ Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, const gramma
   if (document.has_error() || !document->root().is_object()) {
     return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
   }
-  if (!parameters_ && !literals_) return grammar::parse_json_schema(tool.parameters, definition_, options);
-  // What JSON could not enforce is refused in every notation.
+  if (parameters_) return parameters_->of(tool.parameters, options);
+  if (!literals_) {
+    return json([&](auto& target) { return grammar::parse_json_schema(tool.parameters, target, options); });
+  }
+  // What JSON could not enforce is refused here too.
   grammar::Definition as_json;
   const auto read = grammar::parse_json_schema(tool.parameters, as_json, options);
   if (read.has_error()) return read.error();
-  return parameters_ ? parameters_->of(document->root(), options) : literals_->of(document->root());
+  return literals_->of(document->root());
 }
 
 Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& input) {
@@ -49,15 +62,17 @@ Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& inpu
   if (source.has_error()) return source.error();
   if (parameters_) return parameters_->of_input(*source);
   if (literals_) return literals_->of_input(*source);
-  grammar::JsonRules json(definition_);
-  return sequence({literal("{"), json.space(), literal("\"input\":"), json.space(), json.string_of(*source),
-                   json.space(), literal("}")});
+  return json([&](grammar::Definition& target) -> Result<ExpressionPtr> {
+    grammar::JsonRules rules(target);
+    return sequence({literal("{"), rules.space(), literal("\"input\":"), rules.space(), rules.string_of(*source),
+                     rules.space(), literal("}")});
+  });
 }
 
 ExpressionPtr ArgumentGrammar::any() {
   if (parameters_) return parameters_->any();
   if (literals_) return literals_->any();
-  return grammar::any_json_object(definition_);
+  return *json([](grammar::Definition& target) -> Result<ExpressionPtr> { return grammar::any_json_object(target); });
 }
 
 }  // namespace millrace::server

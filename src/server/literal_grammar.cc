@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "grammar/until_tag.h"
 #include "grammar/without_tags.h"
 #include "server/tool_schema.h"
+#include "text/tool_calls/literal_arguments.h"
 
 namespace millrace::server {
 namespace {
@@ -43,8 +45,32 @@ CharSet key_chars() {
 
 }  // namespace
 
-ExpressionPtr LiteralGrammar::of(JsonValue schema) {
-  return object({schema, schema}, true);
+Result<ExpressionPtr> LiteralGrammar::of(JsonValue schema) {
+  refused_.reset();
+  const size_t rule_count = definition_.rules.size();
+  ExpressionPtr arguments = object(followed({schema, schema}), true);
+  if (refused_) {
+    // The caller gives up the rules of a schema that is refused.
+    if (any_value_ && *any_value_ >= rule_count) any_value_.reset();
+    return *refused_;
+  }
+  return arguments;
+}
+
+/// Returns the schema that a reference, or an "allOf" of one part, leads to.
+LiteralGrammar::Schema LiteralGrammar::followed(Schema schema) {
+  for (; schema.depth <= kMaxDepth; ++schema.depth) {
+    std::string_view word;
+    JsonArray parts;
+    if (schema.value["$ref"].get(word)) {
+      schema.value = word.starts_with('#') ? schema.root.at_pointer(word.substr(1)) : JsonValue();
+    } else if (schema.value["allOf"].get(parts) && parts.size() == 1) {
+      schema.value = parts.at(0);
+    } else {
+      break;
+    }
+  }
+  return schema;
 }
 
 Result<ExpressionPtr> LiteralGrammar::of_input(const grammar::Definition& source) {
@@ -77,12 +103,29 @@ ExpressionPtr LiteralGrammar::json_of(Schema schema, std::string_view type) {
   return *grammar::parse_json_schema(fmt::format(R"({{"type":"{}"}})", type), definition_);
 }
 
-/// Returns a member's key and what follows it. Only the keys of nested objects of Python are strings.
-ExpressionPtr LiteralGrammar::key(std::string_view name, bool is_top) const {
-  if (is_top || !dialect_.quote.empty()) return literal(std::string(name) + dialect_.key_end);
-  std::string quoted;
-  append_json_string(quoted, name);
-  return literal(quoted + ": ");
+/// Returns a member's key and what follows it. The keys of nested objects of Python are strings, and elsewhere those
+/// that the parser would not read otherwise.
+ExpressionPtr LiteralGrammar::key(std::string_view name, bool is_top) {
+  const bool is_python = dialect_.quote.empty();
+  if (is_python && !is_top) {
+    std::string text;
+    append_json_string(text, name);
+    return literal(text + ": ");
+  }
+  if (text::is_bare_key(name)) return literal(std::string(name) + dialect_.key_end);
+  if (is_python) refuse("a parameter", name);
+  return sequence({quoted(name), literal(std::string(1, dialect_.key_end))});
+}
+
+ExpressionPtr LiteralGrammar::quoted(std::string_view text) {
+  if (text.find(dialect_.quote) != std::string_view::npos) refuse("the value", text);
+  return literal(fmt::format("{}{}{}", dialect_.quote, text, dialect_.quote));
+}
+
+void LiteralGrammar::refuse(std::string_view what, std::string_view text) {
+  if (refused_) return;
+  refused_ =
+      make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have {} '{}'", what, text.substr(0, 64));
 }
 
 ExpressionPtr LiteralGrammar::object(Schema schema, bool is_top) {
@@ -112,9 +155,7 @@ ExpressionPtr LiteralGrammar::object(Schema schema, bool is_top) {
 
 ExpressionPtr LiteralGrammar::constant(JsonValue value) {
   std::string_view text;
-  if (value.get(text) && !dialect_.quote.empty()) {
-    return literal(fmt::format("{}{}{}", dialect_.quote, text, dialect_.quote));
-  }
+  if (value.get(text) && !dialect_.quote.empty()) return quoted(text);
   if (value.is_true()) return literal(dialect_.true_word);
   if (value.is_false()) return literal(dialect_.false_word);
   if (value.is_null()) return literal(dialect_.null_word);
@@ -122,12 +163,9 @@ ExpressionPtr LiteralGrammar::constant(JsonValue value) {
 }
 
 ExpressionPtr LiteralGrammar::value_of(Schema schema) {
+  schema = followed(schema);
   if (++schema.depth > kMaxDepth || ++value_count_ > kMaxValues) return any_value();
   std::string_view word;
-  if (schema.value["$ref"].get(word)) {
-    const JsonValue target = word.starts_with('#') ? schema.root.at_pointer(word.substr(1)) : JsonValue();
-    return target.is_object() ? value_of({target, schema.root, schema.depth}) : any_value();
-  }
   if (!schema.value["const"].is_missing()) return constant(schema.value["const"]);
   std::vector<ExpressionPtr> ways;
   JsonArray array;
@@ -166,9 +204,26 @@ ExpressionPtr LiteralGrammar::value_of_type(std::string_view type, Schema schema
 
 ExpressionPtr LiteralGrammar::string(Schema schema) {
   const std::string_view quote = dialect_.quote;
-  if (!quote.empty()) return sequence({literal(quote), until_tag({&quote, 1}, literal(""))});
+  if (!quote.empty()) {
+    if (ExpressionPtr text = text_of(schema)) return sequence({literal(quote), std::move(text), literal(quote)});
+    return sequence({literal(quote), until_tag({&quote, 1}, literal(""))});
+  }
   if (schema.value["type"].is_string()) return json_of(schema, "string");
   return *grammar::parse_json_schema(R"({"type":"string"})", definition_);
+}
+
+/// Returns the characters of strings that have conditions; nothing where there are none, or that take too many states.
+ExpressionPtr LiteralGrammar::text_of(Schema schema) {
+  constexpr std::array kConditions = {"minLength", "maxLength", "pattern", "format"};
+  const bool is_free = std::ranges::all_of(kConditions, [&](auto* word) { return schema.value[word].is_missing(); });
+  if (is_free) return nullptr;
+  grammar::Definition source;
+  std::vector<grammar::SchemaMember> members;
+  const std::string object = fmt::format(R"({{"properties":{{"text":{}}}}})", to_json(schema.value));
+  const auto read = grammar::parse_member_schema(
+      object, source, {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true}, "x", members);
+  if (read.has_error() || members.empty() || members[0].text == nullptr || members[0].is_any_text) return nullptr;
+  return quoted_texts_->text(source, members[0].text);
 }
 
 ExpressionPtr LiteralGrammar::list(Schema schema) {

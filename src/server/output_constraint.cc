@@ -12,6 +12,7 @@
 #include "grammar/regex_parser.h"
 #include "grammar/until_tag.h"
 #include "server/argument_grammar.h"
+#include "server/uncut_values.h"
 
 namespace millrace::server {
 namespace {
@@ -69,10 +70,26 @@ class GrammarBuilder {
   }
 
  private:
+  /// Returns JSON content, which holds no word that ends a message.
+  Result<ExpressionPtr> parse_json_format(const ResponseFormat& format) {
+    const bool is_schema = format.kind == ResponseFormat::Kind::kJsonSchema;
+    const auto parse = [&](Definition& target) -> Result<ExpressionPtr> {
+      return is_schema ? grammar::parse_json_schema(format.texts[0], target) : grammar::any_json_object(target);
+    };
+    const bool has_reasoning = constraint_.reasoning != ReasoningMode::kNone;
+    const bool is_harmony = (has_reasoning && constraint_.reasoning_format == text::ReasoningFormat::kHarmony) ||
+                            (constraint_.calls && constraint_.calls->format == text::ToolFormat::kHarmony);
+    if (!is_harmony) return parse(definition_);
+    Definition source;
+    Result<ExpressionPtr> root = parse(source);
+    if (root.has_error()) return root;
+    return UncutValues({text::kHarmonyEnds.begin(), text::kHarmonyEnds.end()}, definition_).json(source, *root);
+  }
+
   Result<ExpressionPtr> parse_response_format(const ResponseFormat& format) {
     switch (format.kind) {
-      case ResponseFormat::Kind::kJsonObject: return grammar::any_json_object(definition_);
-      case ResponseFormat::Kind::kJsonSchema: return grammar::parse_json_schema(format.texts[0], definition_);
+      case ResponseFormat::Kind::kJsonObject:
+      case ResponseFormat::Kind::kJsonSchema: return parse_json_format(format);
       case ResponseFormat::Kind::kRegex: return grammar::parse_regex(format.texts[0]);
       case ResponseFormat::Kind::kGrammar: return grammar::parse_ebnf(format.texts[0], definition_);
       case ResponseFormat::Kind::kChoice: break;
@@ -132,20 +149,25 @@ class GrammarBuilder {
     const ToolCallConstraint& constraint = *constraint_.calls;
     const std::string_view tag = text::tool_call_start_tag(constraint.format);
     const bool allows_text = !constraint.must_call && !constraint_.response_format;
-    const std::span<const text::ToolCallSyntax> written = text::row_of(constraint.format).written;
-    std::vector<ExpressionPtr> ways;
-    for (const text::ToolCallSyntax& syntax : written) {
-      ways.push_back(calls_in_syntax(syntax, allows_text ? tag : std::string_view()));
-    }
-    ExpressionPtr calls = choice(std::move(ways));
+    ExpressionPtr calls = calls_after(allows_text ? tag : std::string_view());
     if (!allows_text) return calls;
     if (!tag.empty()) return until_tag({&tag, 1}, calls, true);
     // An answer that begins like a call is one.
     CharSet begins = whitespace_chars();
-    const auto first = static_cast<char32_t>(written.front().is_list() ? written.front().list_open.front() : '{');
+    const text::ToolCallSyntax& syntax = text::row_of(constraint.format).written.front();
+    const auto first = static_cast<char32_t>(syntax.is_list() ? syntax.list_open.front() : '{');
     begins.add(first, first);
     ExpressionPtr text = sequence({one_of(begins.complement()), repeat(one_of(CharSet(0, CharSet::kMaxCodePoint)), 0)});
     return sequence({optional_whitespace(), choice({std::move(calls), std::move(text), literal("")})});
+  }
+
+  /// Returns the calls, or what follows `tag` in them unless it is empty.
+  ExpressionPtr calls_after(std::string_view tag) {
+    std::vector<ExpressionPtr> ways;
+    for (const text::ToolCallSyntax& syntax : text::row_of(constraint_.calls->format).written) {
+      ways.push_back(calls_in_syntax(syntax, tag));
+    }
+    return choice(std::move(ways));
   }
 
   /// Returns the calls in one syntax, or what follows `tag` in them unless it is empty.
@@ -202,7 +224,14 @@ class GrammarBuilder {
     if (constraint_.reasoning == ReasoningMode::kNone) return root;
     const text::ReasoningRow& row = text::row_of(constraint_.reasoning_format);
     ExpressionPtr rest = sequence({literal(row.after_end), optional_whitespace(), root});
-    ExpressionPtr reasoning = until_tag({&row.end, 1}, rest);
+    std::vector<std::string_view> ends = {row.end};
+    std::vector<ExpressionPtr> after = {rest};
+    if (constraint_.calls && text::row_of(constraint_.calls->format).ends_reasoning) {
+      // Calls may follow at once.
+      ends.push_back(text::tool_call_start_tag(constraint_.calls->format));
+      after.push_back(calls_after(ends.back()));
+    }
+    ExpressionPtr reasoning = until_tag(ends, after);
     if (constraint_.reasoning == ReasoningMode::kOpened) return reasoning;
     return choice({sequence({literal(row.start), std::move(reasoning)}), std::move(root)});
   }

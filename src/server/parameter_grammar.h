@@ -3,10 +3,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_value.h"
 #include "base/result.h"
 #include "grammar/expression.h"
 #include "grammar/json_schema.h"
+#include "server/uncut_values.h"
+#include "text/tool_calls/parameter_types.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::server {
@@ -18,27 +19,28 @@ class ParameterGrammar {
  public:
   ParameterGrammar(const text::ToolCallSyntax& syntax, grammar::Definition& definition);
 
-  /// Returns the arguments that the schema of a tool allows. Texts obey "enum" only.
-  [[nodiscard]] Result<grammar::ExpressionPtr> of(JsonValue schema, const grammar::SchemaOptions& options);
+  /// Returns the arguments that the schema of a tool allows. A text obeys its bounds and patterns unless that takes too
+  /// many states.
+  [[nodiscard]] Result<grammar::ExpressionPtr> of(std::string_view schema, const grammar::SchemaOptions& options);
   /// Returns the argument `input` alone, a text of another definition.
   [[nodiscard]] Result<grammar::ExpressionPtr> of_input(const grammar::Definition& source);
   /// Returns the arguments of a tool without a schema.
   [[nodiscard]] grammar::ExpressionPtr any();
 
  private:
-  [[nodiscard]] Result<grammar::ExpressionPtr> parameter(std::string_view key, JsonValue property, JsonValue root,
-                                                         const grammar::SchemaOptions& options);
-  /// Returns a text and what ends it. Only an "enum" of the schema constrains the text.
-  [[nodiscard]] Result<grammar::ExpressionPtr> text_value(std::string_view key, JsonValue property) const;
-  /// Returns the JSON that the schema of a value allows.
-  [[nodiscard]] Result<grammar::ExpressionPtr> json_value(std::string_view schema,
-                                                          const grammar::SchemaOptions& options);
-  /// Returns any text and what ends it.
-  [[nodiscard]] grammar::ExpressionPtr free_text() const;
-
+  [[nodiscard]] std::string key_pattern() const;
+  [[nodiscard]] bool can_write_key(std::string_view key) const;
+  /// Returns a member of the schema that `source` was read from. The parser reads its value as one of `types`.
+  [[nodiscard]] Result<grammar::ExpressionPtr> parameter(const grammar::SchemaMember& member,
+                                                         const text::ValueTypes& types, grammar::Definition& source);
+  /// Returns a text and what ends it.
+  [[nodiscard]] Result<grammar::ExpressionPtr> text_value(const grammar::SchemaMember& member,
+                                                          grammar::Definition& source);
   const text::ParameterTags& tags_;
   const std::vector<std::string_view> value_ends_;
+  UncutValues values_;
   grammar::Definition& definition_;
+  const grammar::RuleIndex free_text_;  // any text and what ends it
 };
 
 }  // namespace millrace::server

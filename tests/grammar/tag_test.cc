@@ -75,9 +75,10 @@ TEST_CASE("a text goes on after the first of its tags") {
 }
 
 TEST_CASE("a grammar without tags has its other texts") {
-  constexpr const char* kSources[] = {"start: /[ab<é]*/", "start: nest*\nnest: \"a\" nest* \"b\" | /[<é]/",
-                                      "start: (\"a\" | \"<é\" | \"b\"~2..3)~1..3",
-                                      "start: pair pair?\npair: \"a\"? | \"<\" pair \"é\" | \"ab\""};
+  constexpr const char* kSources[] = {
+      "start: /[ab<é]*/", "start: nest*\nnest: \"a\" nest* \"b\" | /[<é]/", "start: (\"a\" | \"<é\" | \"b\"~2..3)~1..3",
+      "start: pair pair?\npair: \"a\"? | \"<\" pair \"é\" | \"ab\"",
+      "start: word (\"b\" word)*\nword: \"a\" word? | \"b\"\n%ignore \"<\"\n%ignore \"é\""};
   for (const std::string_view source : kSources) {
     const GrammarPtr whole = grammar_from_lark(source).value();
     for (const auto& tags : kTagSets) {

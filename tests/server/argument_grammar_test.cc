@@ -171,7 +171,8 @@ TEST_CASE("an unknown type is refused where calls must match") {
 
 TEST_CASE("unquoted values are texts or choices or JSON") {
   const char* schema =
-      R"({"type":"object","properties":{"code":{"type":"string","maxLength":3},"unit":{"enum":["C","F"]},)"
+      R"({"type":"object","properties":{"code":{"type":"string"},"id":{"type":"string","pattern":"^[a-z]+$",)"
+      R"("maxLength":3},"unit":{"enum":["C","F"]},)"
       R"("days":{"$ref":"#/$defs/days"},"note":{"type":["string","null"]}},"required":["code"],)"
       R"("$defs":{"days":{"type":"array","items":{"type":"integer"}}}})";
   const auto call = [](std::string_view parameters) {
@@ -187,6 +188,9 @@ TEST_CASE("unquoted values are texts or choices or JSON") {
   CHECK(!matches(grammar, call("")));
   CHECK(!matches(grammar, call(code + code)));
   CHECK(!matches(grammar, call(replaced(all, "F", "K"))));
+  CHECK(matches(grammar, call("<parameter=id>\nabc\n</parameter>\n" + code)));
+  CHECK(!matches(grammar, call("<parameter=id>\nabcd\n</parameter>\n" + code)));
+  CHECK(!matches(grammar, call("<parameter=id>\nA\n</parameter>\n" + code)));
   CHECK(!matches(grammar, call(replaced(all, "[1, 2]", "[1, x]"))));
   CHECK(!matches(grammar, call(replaced(all, "=note", "=more"))));
   CHECK(parse(constraint, call(all)).calls.at(0).arguments ==
@@ -328,12 +332,27 @@ TEST_CASE("long strings with bounds in JSON keep their bounds") {
   constexpr const char* kLong =
       R"({"type":"object","properties":{"at":{"type":"array","items":{"type":"string","maxLength":5000}}}})";
   const GrammarPtr grammar = grammar_of(calling(ToolFormat::kQwen3Coder, {tool("f", kLong)}));
-  const auto call = [](size_t size) {
+  const auto call = [](const std::string& text) {
     return fmt::format("<tool_call>\n<function=f>\n<parameter=at>\n[\"{}\"]\n</parameter>\n</function>\n</tool_call>",
-                       std::string(size, 'x'));
+                       text);
   };
-  CHECK(matches(grammar, call(5000)));
-  CHECK_FALSE(matches(grammar, call(5001)));
+  CHECK(matches(grammar, call("\\u003cp>" + std::string(4997, 'x'))));
+  CHECK_FALSE(matches(grammar, call(std::string(5001, 'x'))));
+  CHECK_FALSE(matches(grammar, call("x</parameter>")));
+}
+
+TEST_CASE("a nested input of any characters is held in every format") {
+  constexpr const char* kNest = "start: nest+\nnest: \"(\" /[^()]*/ nest* \")\"";
+  for (const ToolFormat format : all_formats()) {
+    INFO(text::to_string(format));
+    const text::ToolCallSyntax& syntax = text::row_of(format).written.front();
+    const GrammarPtr grammar = grammar_of(calling(format, {custom_tool("f", lark(kNest))}));
+    const auto output = [&](std::string_view input) {
+      return output_of(syntax, call_of(syntax, "f", replaced(written_arguments(syntax, input, ""), "at", "input")));
+    };
+    CHECK(matches(grammar, output("(a <b é(c))(d)")));
+    CHECK_FALSE(matches(grammar, output("(a (c)")));
+  }
 }
 
 TEST_CASE("a text may lack the line feed before its end") {
@@ -348,4 +367,14 @@ TEST_CASE("a choice that its end would cut is refused") {
   const auto refused = build_grammar(calling(ToolFormat::kQwen3Coder, {tool("f", schema)}), SchemaEnforcement::kAll);
   CHECK(refused.error().message ==
         "tools[0].function.parameters: calls of this model cannot have the value 'y</parameter>z' of 'a'");
+}
+
+TEST_CASE("a lax tool that cannot be written leaves the others") {
+  constexpr const char* kNames = R"({"type":"object","properties":{"x":{},"t":{"type":"string"},"a=>\n:b":{}}})";
+  for (const ToolFormat format : all_formats()) {
+    INFO(text::to_string(format));
+    const std::vector<openai::Tool> tools = {tool("h", kNames, false), tool("f"), tool("g"), tool("i", "", false)};
+    const GrammarPtr grammar = grammar_of(calling(format, tools));
+    CHECK(matches(grammar, two_calls(format)));
+  }
 }

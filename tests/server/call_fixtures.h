@@ -42,22 +42,31 @@ inline constexpr const char* kSchema =
       .value();
 }
 
-[[nodiscard]] inline text::OutputPart parse(const server::OutputConstraint& constraint, std::string_view text) {
+/// Parses an output in pieces of at most `piece_size` bytes.
+[[nodiscard]] inline text::OutputPart parse(const server::OutputConstraint& constraint, std::string_view text,
+                                            size_t piece_size = std::string_view::npos) {
   text::OutputFormat format;
-  format.tools = constraint.calls->format;
+  if (constraint.calls) format.tools = constraint.calls->format;
   auto types = std::make_shared<text::ParameterTypes>();
-  for (const server::openai::Tool& tool : constraint.calls->tools) types->add(tool.name, tool.parameters);
+  if (constraint.calls) {
+    for (const server::openai::Tool& tool : constraint.calls->tools) types->add(tool.name, tool.parameters);
+  }
   format.parameter_types = std::move(types);
   if (constraint.reasoning != server::ReasoningMode::kNone) format.reasoning = constraint.reasoning_format;
   format.begins_in_reasoning = constraint.reasoning == server::ReasoningMode::kOpened;
+  format.reasoning_is_closed = constraint.response_format.has_value();
   text::OutputParser parser(format);
   text::OutputPart all;
-  for (const std::string_view piece : {std::string_view(constraint.prefix), text}) {
+  const auto push = [&](std::string_view piece) {
     text::OutputPart part;
     parser.push(piece, part);
+    if (part.content_was_reasoning) all.reasoning += std::exchange(all.content, {});
+    all.reasoning += part.reasoning;
     all.content += part.content;
     for (text::ToolCallPart& call : part.calls) text::append_call_part(all.calls, std::move(call));
-  }
+  };
+  push(constraint.prefix);
+  for (; !text.empty(); text.remove_prefix(std::min(piece_size, text.size()))) push(text.substr(0, piece_size));
   parser.finish(all);
   CHECK(parser.calls_finished() == all.calls.size());
   return all;

@@ -44,6 +44,16 @@ TEST_CASE("a chat template decides the formats unless a flag does") {
   CHECK_FALSE(fixed.reasoning);
 }
 
+TEST_CASE("an answer in a form begins no reasoning within") {
+  const ServerOptions options;
+  const auto thinking = made("{{ tools }}<think></think>");
+  openai::ChatRequest request = with_tool();
+  CHECK_FALSE(ChatFormat(options, *thinking).make_output_format(request, "").reasoning_is_closed);
+  request.response_format =
+      openai::ResponseFormat{openai::ResponseFormat::Kind::kJsonObject, {}, "response_format", "json_object"};
+  CHECK(ChatFormat(options, *thinking).make_output_format(request, "").reasoning_is_closed);
+}
+
 TEST_CASE("a response template describes outputs of unknown format") {
   ServerOptions options;
   const auto described = made("{{ tools }}", kDescribed);

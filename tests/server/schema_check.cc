@@ -84,7 +84,7 @@ bool has_length(Json value, std::string_view word, Json bound) {
 
 /// Checks one keyword of a schema that is not about members of objects.
 bool matches_word(Json value, std::string_view word, Json wanted, Json root) {
-  if (word == "description") return true;
+  if (word == "description" || word == "$defs") return true;
   if (word == "type") return any_type(value, wanted);
   if (word == "const") return equal(value, wanted);
   if (word == "enum") return !all_items(wanted, [&](Json each) { return !equal(value, each); });

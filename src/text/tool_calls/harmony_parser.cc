@@ -4,6 +4,7 @@
 #include <array>
 
 #include "text/tool_calls/partial_match.h"
+#include "text/tool_calls/tool_formats.h"
 
 namespace millrace::text {
 namespace {
@@ -17,8 +18,6 @@ constexpr std::string_view kFunctions = "functions.";
 constexpr size_t kMaxHeaderBytes = 1024;
 /// What a header begins with: nothing else is one.
 constexpr std::array<std::string_view, 4> kHeaderBegins = {kStart, kChannel, kRecipient, "<|constrain|>"};
-/// What ends a message.
-constexpr std::array<std::string_view, 5> kEnds = {"<|end|>", "<|call|>", "<|return|>", kStart, kChannel};
 /// Recipients that are no functions of the request.
 constexpr std::array<std::string_view, 5> kOthers = {"assistant", "user", "python", "browser", "container"};
 
@@ -58,7 +57,7 @@ bool HarmonyParser::step_header(Out& out) {
   });
   if (!may_be_header) {
     // Here comes text without a header, or an end without a message.
-    for (const std::string_view end : kEnds) {
+    for (const std::string_view end : kHarmonyEnds) {
       if (header.size() < end.size() && end.starts_with(header)) return false;
       if (!header.starts_with(end)) continue;
       pending_.erase(0, pending_.find(end) + end.size());
@@ -105,7 +104,7 @@ bool HarmonyParser::step_body(Out& out) {
   size_t at = std::string::npos;
   size_t length = 0;
   size_t partial = 0;
-  for (const std::string_view end : kEnds) {
+  for (const std::string_view end : kHarmonyEnds) {
     const size_t found = pending_.find(end);
     if (found < at) {
       at = found;

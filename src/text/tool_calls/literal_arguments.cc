@@ -1,5 +1,6 @@
 #include "text/tool_calls/literal_arguments.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/json.h"
@@ -27,7 +28,16 @@ size_t hex_digits(char kind) {
   }
 }
 
+bool is_key_char(char c) {
+  return c == '_' || c == '-' || c == '.' || c == '$' || c == '@' || c == '/' || (c >= '0' && c <= '9') ||
+         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
+}
+
 }  // namespace
+
+bool is_bare_key(std::string_view key) {
+  return !key.empty() && std::ranges::all_of(key, is_key_char);
+}
 
 LiteralArguments::LiteralArguments(const LiteralDialect& dialect, std::string tool,
                                    std::shared_ptr<const ParameterTypes> types)
@@ -85,9 +95,7 @@ ArgumentState LiteralArguments::feed_key(char c) {
 }
 
 ArgumentState LiteralArguments::feed_bare_key(char c) {
-  const bool is_name = c == '_' || c == '-' || c == '.' || c == '$' || c == '@' || c == '/' || (c >= '0' && c <= '9') ||
-                       (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
-  if (is_name) {
+  if (is_key_char(c)) {
     pending_ += c;
     return ArgumentState::kOpen;
   }

@@ -12,6 +12,9 @@
 
 namespace millrace::text {
 
+/// Returns whether the parser reads a key that stands without quotes.
+[[nodiscard]] bool is_bare_key(std::string_view key);
+
 /// Turns arguments in a language of literals, such as Python's keyword arguments, into JSON. Emits strings as they
 /// come, and other values at their end. A word that is no value of JSON becomes a string.
 class LiteralArguments {

@@ -23,6 +23,16 @@ void merge(ValueTypes& types, const ValueTypes& other) {
   types.object |= other.object;
 }
 
+void intersect(ValueTypes& types, const ValueTypes& other) {
+  types.text &= other.text;
+  types.null &= other.null;
+  types.boolean &= other.boolean;
+  types.integer &= other.integer;
+  types.number &= other.number;
+  types.array &= other.array;
+  types.object &= other.object;
+}
+
 ValueTypes types_of_value(JsonValue value) {
   return {.text = value.is_string(),
           .null = value.is_null(),
@@ -43,23 +53,53 @@ ValueTypes types_of_name(std::string_view name) {
           .object = name == "object"};
 }
 
+/// Returns the schema that "$ref" names, or kMissing.
+JsonValue referred(JsonValue schema, JsonValue root) {
+  std::string_view word;
+  const bool is_within = schema["$ref"].get(word) && word.starts_with('#');
+  return is_within ? root.at_pointer(word.substr(1)) : JsonValue();
+}
+
+/// Returns the types of the values that a schema lists and that its "type" allows.
+ValueTypes types_of_list(JsonValue schema, const std::vector<JsonValue>& values) {
+  const bool has_type = !schema["type"].is_missing();
+  ValueTypes allowed;
+  std::string_view word;
+  if (schema["type"].get(word)) allowed = types_of_name(word);
+  JsonArray names;
+  if (schema["type"].get(names)) {
+    for (const JsonValue name : names) {
+      if (name.get(word)) merge(allowed, types_of_name(word));
+    }
+  }
+  allowed.integer |= allowed.number;
+  allowed.null |= schema["nullable"].is_true();
+  ValueTypes types;
+  for (const JsonValue value : values) {
+    ValueTypes one = types_of_value(value);
+    if (has_type) intersect(one, allowed);
+    merge(types, one);
+  }
+  types.null |= schema["nullable"].is_true();
+  return types;
+}
+
 ValueTypes read_schema(JsonValue schema, JsonValue root, int depth) {
   ValueTypes types;
   JsonObject object;
   if (depth > kMaxSchemaDepth || !schema.get(object)) return types;
+  JsonArray listed;
+  if (schema["enum"].get(listed)) return types_of_list(schema, {listed.begin(), listed.end()});
+  if (!schema["const"].is_missing()) return types_of_list(schema, {schema["const"]});
   for (const auto& [key, value] : object) {
     std::string_view word;
     if (key == "type" && value.get(word)) merge(types, types_of_name(word));
-    if (key == "const") merge(types, types_of_value(value));
     if (key == "nullable") types.null |= value.is_true();
-    if (key == "$ref" && value.get(word) && word.starts_with('#')) {
-      merge(types, read_schema(root.at_pointer(word.substr(1)), root, depth + 1));
-    }
+    if (key == "$ref") merge(types, read_schema(referred(schema, root), root, depth + 1));
     JsonArray array;
     if (!value.get(array)) continue;
     for (const JsonValue item : array) {
       if (key == "type" && item.get(word)) merge(types, types_of_name(word));
-      if (key == "enum") merge(types, types_of_value(item));
       if (key == "anyOf" || key == "oneOf" || key == "allOf") merge(types, read_schema(item, root, depth + 1));
     }
   }
@@ -114,19 +154,41 @@ std::string value_to_json(std::string_view value, const ValueTypes& types) {
 void ParameterTypes::add(const std::string& tool, std::string_view schema) {
   const auto document = JsonDocument::parse(schema);
   if (document.has_error()) return;
-  const JsonValue root = document->root();
-  const JsonValue additional = root["additionalProperties"];
+  add_part(tool, document->root(), document->root(), 0);
+}
+
+void ParameterTypes::add_part(const std::string& tool, JsonValue schema, JsonValue root, int depth) {
+  if (depth > kMaxSchemaDepth) return;
+  const JsonValue additional = schema["additionalProperties"];
   if (additional.is_object()) additional_.insert_or_assign(tool, types_of_schema(additional, root));
   JsonObject properties;
-  if (!root["properties"].get(properties)) return;
-  for (const auto& [key, property] : properties) {
-    types_.insert_or_assign({tool, std::string(key)}, types_of_schema(property, root));
+  if (schema["properties"].get(properties)) {
+    for (const auto& [key, property] : properties) {
+      const auto [entry, is_new] = types_.try_emplace({tool, std::string(key)});
+      const ValueTypes types = types_of_schema(property, root);
+      // What one part leaves free another may fix.
+      if (is_new || entry->second.is_any()) {
+        entry->second = types;
+      } else {
+        merge(entry->second, types);
+      }
+    }
+  }
+  if (const JsonValue target = referred(schema, root); !target.is_missing()) add_part(tool, target, root, depth + 1);
+  for (const char* list : {"allOf", "anyOf", "oneOf"}) {
+    JsonArray parts;
+    if (!schema[list].get(parts)) continue;
+    for (const JsonValue part : parts) add_part(tool, part, root, depth + 1);
   }
 }
 
 ValueTypes ParameterTypes::of(const std::string& tool, const std::string& parameter) const {
   const auto found = types_.find({tool, parameter});
   if (found != types_.end()) return found->second;
+  return of_others(tool);
+}
+
+ValueTypes ParameterTypes::of_others(const std::string& tool) const {
   const auto additional = additional_.find(tool);
   return additional == additional_.end() ? kTextOnly : additional->second;
 }

@@ -39,8 +39,13 @@ class ParameterTypes {
   void add(const std::string& tool, std::string_view schema);
   /// Returns kTextOnly for a parameter that the schema does not describe.
   [[nodiscard]] ValueTypes of(const std::string& tool, const std::string& parameter) const;
+  /// Returns the types of parameters that the tool's schema does not name.
+  [[nodiscard]] ValueTypes of_others(const std::string& tool) const;
 
  private:
+  /// Adds what a schema of the arguments, or a part of it, says.
+  void add_part(const std::string& tool, JsonValue schema, JsonValue root, int depth);
+
   std::map<std::pair<std::string, std::string>, ValueTypes> types_;
   std::map<std::string, ValueTypes> additional_;  // of the parameters that a tool's properties do not name
 };

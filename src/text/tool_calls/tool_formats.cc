@@ -267,7 +267,8 @@ constexpr std::array kCommand = {ToolCallSyntax{.section_open = "<|START_ACTION|
 constexpr std::array kHarmony = {ToolCallSyntax{.call_open = "<|channel|>commentary to=functions.",
                                                 .before_arguments = " <|constrain|>json<|message|>",
                                                 .notation = kJson,
-                                                .allows_one_call = true}};
+                                                .allows_one_call = true,
+                                                .cuts = kHarmonyEnds}};
 
 constexpr std::array kPythonicRead = {kPythonic[0], kLlama[0]};
 
@@ -375,6 +376,7 @@ std::string ToolCallSyntax::escaped_name(std::string_view name) const {
 }
 
 std::vector<std::string_view> ToolCallSyntax::value_ends() const {
+  if (tags == nullptr) return {cuts.begin(), cuts.end()};
   std::vector<std::string_view> ends = {without_space(tags->value_end)};
   // Only these tags are made of a token that text does not have.
   if (tags->has_string_attribute) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -74,6 +75,10 @@ struct LiteralDialect {
   std::string_view null_word = "null";
 };
 
+/// Each ends a message of harmony.
+inline constexpr std::array<std::string_view, 5> kHarmonyEnds = {"<|end|>", "<|call|>", "<|return|>", "<|start|>",
+                                                                 "<|channel|>"};
+
 /// The id that the model writes into a call.
 enum class CallIdSyntax : uint8_t { kNone, kNumber, kNineCharacters };
 
@@ -98,17 +103,19 @@ struct ToolCallSyntax {
   std::span<const std::string_view> name_ends = {};  ///< a name ends before the first of these
   CallIdSyntax id = CallIdSyntax::kNone;
   std::string_view id_open = {};
-  bool id_is_first = false;             ///< the id precedes the name
-  bool name_needs_before_name = false;  ///< a call begins with before_name or is none
-  bool is_whole_output = false;         ///< calls and text exclude each other
-  bool allows_one_call = false;         ///< an output ends with its first call
+  bool id_is_first = false;                     ///< the id precedes the name
+  bool name_needs_before_name = false;          ///< a call begins with before_name or is none
+  bool is_whole_output = false;                 ///< calls and text exclude each other
+  bool allows_one_call = false;                 ///< an output ends with its first call
+  std::span<const std::string_view> cuts = {};  ///< each ends the arguments, also within a string
 
   /// Returns whether the syntax has a way to write this name.
   [[nodiscard]] bool can_write(std::string_view name) const;
   [[nodiscard]] bool is_list() const { return !list_open.empty(); }
   /// Returns the name as the format writes it, with JSON escapes where it is a JSON string.
   [[nodiscard]] std::string escaped_name(std::string_view name) const;
-  /// Returns what ends the value of a parameter in tags, without the space around it. The first is its own end.
+  /// Returns what ends a value, also within a string and without the space around it. Of a parameter in tags the first
+  /// is its own end.
   [[nodiscard]] std::vector<std::string_view> value_ends() const;
 };
 
