@@ -84,13 +84,15 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 void LocalStages::start(OuterLinks outer) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
   CHECK(outer.ranks.size() == ranks_.size());
-  // Both may throw, before anything runs.
+  // All of these may throw, as a lost device does, before anything runs.
   set_collectives(std::move(outer.collectives));
   set_expert_exchanges(std::move(outer.experts));
+  add_inner_links(outer.ranks);
+  std::vector<std::unique_ptr<StageLoop>> loops;
+  for (size_t i = 0; i < ranks_.size(); ++i) loops.push_back(make_loop(*ranks_[i], std::move(outer.ranks[i])));
   running_ = ranks_.size();
   end_reason_.clear();
-  add_inner_links(outer.ranks);
-  for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
+  for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(loops[i]));
 }
 
 /// Gives each rank its end of the exchange of experts with other rings, if there is one.
@@ -143,8 +145,7 @@ void LocalStages::link_leader(size_t leader, std::vector<StageLinks>& links) {
   }
 }
 
-void LocalStages::start_loop(HostedRank& host, StageLinks links) {
-  host.busy = false;
+std::unique_ptr<StageLoop> LocalStages::make_loop(HostedRank& host, StageLinks links) {
   const StageLoopOptions options{.stage = host.stage,
                                  .position = host.position,
                                  .first = host.stage.value() == 0,
@@ -153,10 +154,14 @@ void LocalStages::start_loop(HostedRank& host, StageLinks links) {
                                  .window = shape_.window,
                                  .watchdog = shape_.watchdog,
                                  .busy = &host.busy};
-  auto loop = std::make_shared<std::unique_ptr<StageLoop>>(
-      std::make_unique<StageLoop>(host.runtime, options, *host.runner, std::move(links)));
-  asio::post(host.runtime.executor(), [this, &host, loop] {
-    host.loop = std::move(*loop);
+  return std::make_unique<StageLoop>(host.runtime, options, *host.runner, std::move(links));
+}
+
+void LocalStages::start_loop(HostedRank& host, std::unique_ptr<StageLoop> loop) {
+  host.busy = false;
+  auto shared = std::make_shared<std::unique_ptr<StageLoop>>(std::move(loop));
+  asio::post(host.runtime.executor(), [this, &host, shared] {
+    host.loop = std::move(*shared);
     host.tasks.spawn("stage", run_loop(host));
   });
 }

@@ -18,6 +18,7 @@
 namespace millrace::sched {
 
 struct StageLinks;
+class StageLoop;
 class StageRunner;
 
 /// What the ranks of one process share with others in one epoch. Links between these ranks are not set.
@@ -67,7 +68,8 @@ class LocalStages {
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
   /// Returns the counters of the ranks whose device can capture graphs, from any thread.
   [[nodiscard]] std::vector<StageGraphStats> graph_stats() const;
-  /// Starts an epoch, after the join() of the one before. A rank's links belong to its Runtime.
+  /// Starts an epoch, after the join() of the one before. A rank's links belong to its Runtime. What the devices throw
+  /// while their links are made passes through, and nothing runs then.
   void start(OuterLinks outer);
   /// Starts an epoch in which only the leaders of the first and of the last stage have links with others.
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
@@ -99,7 +101,8 @@ class LocalStages {
   void link_leader(size_t leader, std::vector<StageLinks>& links);
   void set_expert_exchanges(std::vector<std::unique_ptr<tensor::ExpertExchange>> outer);
   void set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer);
-  void start_loop(HostedRank& host, StageLinks links);
+  [[nodiscard]] std::unique_ptr<StageLoop> make_loop(HostedRank& host, StageLinks links);
+  void start_loop(HostedRank& host, std::unique_ptr<StageLoop> loop);
   [[nodiscard]] asio::awaitable<void> run_loop(HostedRank& host);
   template <class End>
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<End>>> open_device_link(HostedRank& host,
