@@ -123,25 +123,6 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
   check(cases);
 }
 
-TEST_CASE("A chat bounds its reasoning under the names of every server") {
-  for (const std::string name : {"thinking_token_budget", "thinking_budget", "thinking_budget_tokens"}) {
-    INFO(name);
-    const auto budget = [&](const std::string& members) {
-      const auto parsed =
-          parse_chat_request(R"({"messages":[{"role":"user","content":"c"}],)" + members + '}', kRequestLimits);
-      REQUIRE(parsed.has_value());
-      return parsed->thinking_budget ? std::to_string(parsed->thinking_budget->tokens) : "none";
-    };
-    const std::string key = '"' + name + "\":";
-    CHECK(budget(key + "0") == "0");
-    CHECK(budget(key + "100") == "100");
-    CHECK(budget(key + "-1") == "none");
-    CHECK(budget(key + "null") == "none");
-    CHECK(budget("\"thinking_budget\":7,\"thinking_token_budget\":7,\"thinking_budget_tokens\":7," + key + "8") == "8");
-    for (const char* bad : {"-2", "1.5", "\"8\"", "true", "[]", "3000000000"}) CHECK(chat_outcome(key + bad) == name);
-  }
-}
-
 TEST_CASE("Output constraints are read in every dialect") {
   check({
       {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "{}", "null"}, {"5", "[]", "true", "\"\""}},

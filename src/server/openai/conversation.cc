@@ -3,13 +3,13 @@
 
 #include "server/openai/field.h"
 #include "server/openai/media.h"
+#include "server/openai/thinking.h"
 #include "server/openai/tools.h"
 
 namespace millrace::server::openai {
 namespace {
 
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
-constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 /// Reads one content part. A null `medium` refuses everything but texts.
 FieldError read_part(const std::string& path, Json part, std::vector<std::string>& parts,
@@ -153,17 +153,6 @@ FieldError read_template_kwargs(std::string_view name, Json value, const Request
   return std::nullopt;
 }
 
-FieldError read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
-  if (FieldError field_error = read_string(name, value, conversation.reasoning_effort)) return field_error;
-  if (std::ranges::find(kEfforts, conversation.reasoning_effort) != kEfforts.end()) return std::nullopt;
-  return bad_request(name, "{}: found '{}', wanted none, minimal, low, medium, high, xhigh or max", name,
-                     conversation.reasoning_effort.substr(0, 64));
-}
-
-void describe_effort(SchemaWriter& schema) {
-  schema.words({kEfforts[0], kEfforts[1], kEfforts[2], kEfforts[3], kEfforts[4], kEfforts[5], kEfforts[6]});
-}
-
 void describe_messages(SchemaWriter& schema) {
   schema.type("array");
   schema.json().member("minItems", 1).key("items").raw(R"({"$ref":"#/components/schemas/ChatMessage"})");
@@ -188,6 +177,11 @@ constexpr std::array kConversationFields = {
     Field<Conversation>{"reasoning_effort", read_effort, describe_effort,
                         "A variable of the template; enable_thinking is false with none, else true"},
     flag_field<Conversation, &Conversation::enable_thinking>("enable_thinking", "A variable of the template"),
+    Field<Conversation>{"thinking", read_thinking, describe_thinking,
+                        "The template's variables enable_thinking and thinking; budget_tokens bounds the reasoning"},
+    Field<Conversation>{"reasoning", read_reasoning, describe_reasoning,
+                        "Effort as reasoning_effort, enabled as enable_thinking; max_tokens bounds the reasoning, "
+                        "exclude omits it"},
     Field<Conversation>{"tools", read_tools, describe_tools},
     Field<Conversation>{"tool_choice", read_tool_choice, describe_tool_choice,
                         "Default auto; none hides the tools from the model; required or a function: the answer "

@@ -137,6 +137,13 @@ struct ToolName {
   bool is_custom = false;
 };
 
+/// A bound on the tokens of an answer's reasoning.
+struct ThinkingBudget {
+  uint32_t tokens = 0;
+  std::string_view field;  ///< that gave it
+  bool is_wish = false;    ///< models whose reasoning has no end tag ignore it
+};
+
 /// The input of a chat template; also the body of /apply-template and of a /tokenize of messages.
 struct Conversation {
   std::vector<ChatMessage> messages;
@@ -147,6 +154,8 @@ struct Conversation {
   std::string chat_template_kwargs;  ///< a JSON object, or empty
   std::string reasoning_effort;      ///< as the template takes it; empty: not said
   std::optional<bool> enable_thinking;
+  std::optional<ThinkingBudget> thinking_budget;       ///< of its next message
+  bool hides_reasoning = false;                        ///< of its next message
   std::string tools_json;                              ///< an array, or empty
   std::string documents_json;                          ///< an array of objects, or empty
   std::vector<Tool> tools;                             ///< that may be called
@@ -163,13 +172,6 @@ struct Conversation {
   [[nodiscard]] bool forces_call() const {
     return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;
   }
-};
-
-/// A bound on the tokens of an answer's reasoning.
-struct ThinkingBudget {
-  uint32_t tokens = 0;
-  std::string_view field;  ///< that gave it
-  bool is_wish = false;    ///< models whose reasoning has no end tag ignore it
 };
 
 struct ChatRequest : CommonRequest {

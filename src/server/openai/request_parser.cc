@@ -248,6 +248,8 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
           read_members<Conversation>(document.object(), limits, fields.conversation, conversation_fields())) {
     return *field_error;
   }
+  if (!fields.thinking_budget) fields.thinking_budget = fields.conversation.thinking_budget;
+  if (fields.conversation.hides_reasoning) fields.include_reasoning = false;
   if (FieldError field_error = check_common(fields)) return *field_error;
   if (FieldError field_error = finish_conversation(fields.conversation)) return *field_error;
   log_ignored(document.object(), common_fields(), kChatFields, conversation_fields());

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "server/openai/thinking.h"
 #include "text/unicode.h"
 
 namespace millrace::server::responses {
@@ -30,7 +31,6 @@ using Name = std::string_view;
 constexpr size_t kMaxMetadata = 16;
 constexpr size_t kMaxMetadataName = 64;
 constexpr size_t kMaxMetadataValue = 512;
-constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 /// Members of a chat that have another name or none here. A client that sends one means something else to happen.
 struct Moved {
   std::string_view name;
@@ -103,17 +103,12 @@ FieldError read_text(Name name, Json value, const Limits&, Fields& fields) {
   return std::nullopt;
 }
 
-FieldError read_reasoning(Name name, Json value, const Limits&, Fields& fields) {
+FieldError read_reasoning(Name name, Json value, const Limits& limits, Fields& fields) {
   JsonObject object;
   if (!value.get(object)) return wrong_type(name, value, "an object");
   const Json effort = object["effort"];
-  std::string& word = fields.conversation.reasoning_effort;
   if (effort.is_missing() || effort.is_null()) return std::nullopt;
-  if (FieldError field_error = read_string("reasoning.effort", effort, word)) return field_error;
-  if (std::ranges::find(kEfforts, word) != kEfforts.end()) return std::nullopt;
-  return bad_request("reasoning.effort",
-                     "reasoning.effort: found '{}', wanted none, minimal, low, medium, high, xhigh or max",
-                     word.substr(0, 64));
+  return openai::read_effort("reasoning.effort", effort, limits, fields.conversation);
 }
 
 FieldError read_include(Name name, Json value, const Limits&, Fields& fields) {

@@ -388,6 +388,21 @@ TEST_CASE("strftime_now formats the clock of the caller") {
   CHECK((*made)->render(input).value() == "26 July 2024");
 }
 
+TEST_CASE("the switch of thinking has both names that templates know") {
+  const auto made = ChatTemplate::from_source(
+      "{{ enable_thinking is defined }} {{ thinking is defined }} {{ thinking }} {{ enable_thinking }}");
+  REQUIRE(made.has_value());
+  ChatInput input;
+  input.messages_json = R"([{"role":"user","content":"hi"}])";
+  CHECK((*made)->render(input).value().starts_with("False False"));
+  for (const bool thinks : {false, true}) {
+    input.enable_thinking = thinks;
+    CHECK((*made)->render(input).value() == (thinks ? "True True True True" : "True True False False"));
+  }
+  input.kwargs_json = R"({"thinking":"low"})";
+  CHECK((*made)->render(input).value() == "True True low True");
+}
+
 TEST_CASE("A template that prints the effort gets low for none") {
   constexpr std::string_view kPrints =
       "{% if not reasoning_effort %}{% set reasoning_effort = 'medium' %}{% endif %}"

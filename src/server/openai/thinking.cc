@@ -1,0 +1,94 @@
+#include "server/openai/thinking.h"
+
+#include <algorithm>
+#include <array>
+
+namespace millrace::server::openai {
+namespace {
+
+constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+constexpr std::array<std::string_view, 4> kThinkingTypes = {"enabled", "disabled", "adaptive", "auto"};
+
+bool is_given(Json value) {
+  return !value.is_missing() && !value.is_null();
+}
+
+/// Templates without a switch know the least effort.
+void set_thinking(bool thinks, Conversation& conversation) {
+  conversation.enable_thinking = thinks;
+  if (!thinks && conversation.reasoning_effort.empty()) conversation.reasoning_effort = kEfforts.front();
+}
+
+/// Reads a bound on the tokens of reasoning, which models without tags of reasoning ignore.
+FieldError read_budget(std::string_view name, Json value, Conversation& conversation) {
+  if (!is_given(value)) return std::nullopt;
+  int64_t tokens = 0;
+  if (FieldError field_error = read_integer(name, value, 0, kInt32Max, tokens)) return field_error;
+  conversation.thinking_budget =
+      ThinkingBudget{.tokens = static_cast<uint32_t>(tokens), .field = name, .is_wish = true};
+  return std::nullopt;
+}
+
+}  // namespace
+
+FieldError read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  if (FieldError field_error = read_string(name, value, conversation.reasoning_effort)) return field_error;
+  if (std::ranges::find(kEfforts, conversation.reasoning_effort) != kEfforts.end()) return std::nullopt;
+  return bad_request(name, "{}: found '{}', wanted none, minimal, low, medium, high, xhigh or max", name,
+                     conversation.reasoning_effort.substr(0, 64));
+}
+
+void describe_effort(SchemaWriter& schema) {
+  schema.words({kEfforts[0], kEfforts[1], kEfforts[2], kEfforts[3], kEfforts[4], kEfforts[5], kEfforts[6]});
+}
+
+FieldError read_thinking(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(name, value, "an object");
+  std::string_view type;
+  if (!object["type"].get(type) || std::ranges::find(kThinkingTypes, type) == kThinkingTypes.end()) {
+    return bad_request(name, "{}.type: found '{}', wanted enabled, disabled, adaptive or auto", name,
+                       type.substr(0, 64));
+  }
+  set_thinking(type != "disabled", conversation);
+  return read_budget("thinking.budget_tokens", object["budget_tokens"], conversation);
+}
+
+void describe_thinking(SchemaWriter& schema) {
+  schema.type("object");
+  schema.json()
+      .key("required")
+      .raw(R"(["type"])")
+      .key("properties")
+      .raw(R"({"type":{"enum":["enabled","disabled","adaptive","auto"]},)"
+           R"("budget_tokens":{"type":["integer","null"],"minimum":0,"maximum":2147483647}})");
+}
+
+FieldError read_reasoning(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(name, value, "an object");
+  if (const Json effort = object["effort"]; is_given(effort)) {
+    if (FieldError field_error = read_effort("reasoning.effort", effort, limits, conversation)) return field_error;
+  }
+  if (const Json enabled = object["enabled"]; is_given(enabled)) {
+    bool thinks = false;
+    if (FieldError field_error = read_bool("reasoning.enabled", enabled, thinks)) return field_error;
+    set_thinking(thinks, conversation);
+  }
+  if (const Json exclude = object["exclude"]; is_given(exclude)) {
+    if (FieldError field_error = read_bool("reasoning.exclude", exclude, conversation.hides_reasoning))
+      return field_error;
+  }
+  return read_budget("reasoning.max_tokens", object["max_tokens"], conversation);
+}
+
+void describe_reasoning(SchemaWriter& schema) {
+  schema.type("object");
+  schema.json()
+      .key("properties")
+      .raw(R"({"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},)"
+           R"("enabled":{"type":["boolean","null"]},"exclude":{"type":["boolean","null"]},)"
+           R"("max_tokens":{"type":["integer","null"],"minimum":0,"maximum":2147483647}})");
+}
+
+}  // namespace millrace::server::openai
