@@ -263,7 +263,10 @@ void fit(Options& options) {
     tokens = std::max(tokens, int64_t{options.prefix} + prompt + 2 * page);
   }
   options.engine.context_length = static_cast<int32_t>(context);
-  options.engine.max_total_tokens = tokens;
+  // Chunks of prompts need room beside the sequences, since pages of a window are freed behind them.
+  options.engine.max_total_tokens = tokens + 2 * options.engine.head.scheduler.chunked_prefill_size;
+  // Windows and states have room for all sequences only if these are expected to be as short as they are.
+  options.engine.stage.expected_tokens = options.decode.empty() ? context : decoded;
   options.engine.head.max_queued = std::max(options.engine.head.max_queued, options.engine.stage.max_running);
 }
 
