@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "cpu/cpu_backend.h"
-#include "cpu/memory.h"
-#include "model/checkpoint.h"
+#include "model/kept_bytes.h"
 #include "model/plain_model.h"
 #include "model/stored_twins.h"
 #include "model/tensor_list.h"
@@ -16,8 +15,8 @@
 
 using namespace millrace;
 using namespace millrace::model;
+using test::kept_bytes;
 using test::StoredFormat;
-using test::TestPipeline;
 using test::Twins;
 
 namespace {
@@ -39,18 +38,6 @@ ModelConfig latent_model() {
     layer.attention.latent = {.query_rank = 64, .latent_dim = 256, .nope_dim = 64, .rope_dim = 32};
   });
   return config;
-}
-
-/// Returns the bytes that a model in a format keeps packed.
-double kept_bytes(const ModelConfig& config, const StoredFormat& format) {
-  ModelConfig stored = config;
-  stored.weight_format = format.format;
-  const Twins twins(config, format, 11);
-  const auto checkpoint = Checkpoint::open(twins.stored.path()).value();
-  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
-  const uint64_t before = cpu::packed_bytes();
-  const TestPipeline pipeline(*checkpoint, stored, *backend, {});
-  return static_cast<double>(cpu::packed_bytes() - before);
 }
 
 /// Returns the weights of the expansions of all layers.

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "cpu/cpu_backend.h"
+#include "model/kept_bytes.h"
 #include "model/plain_model.h"
 #include "model/stored_twins.h"
 #include "model/families/read_config.h"
@@ -132,18 +133,11 @@ TEST_CASE("A head in FP8 that ranks divide unevenly has equal bits") {
 
 /// Returns the bits per weight that a model in a format keeps packed, its router and its head included.
 double packed_bits(const ModelConfig& config, const StoredFormat& format) {
-  ModelConfig stored = config;
-  stored.weight_format = format.format;
-  const Twins twins(config, format, 11);
-  const auto checkpoint = Checkpoint::open(twins.stored.path()).value();
-  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
-  const uint64_t before = cpu::packed_bytes();
-  const TestPipeline pipeline(*checkpoint, stored, *backend, {});
   double weights = 0;
   for (const TensorSpec& spec : stage_tensors(config, {.layers = {0, config.layer_count()}})) {
     if (spec.projection) weights += static_cast<double>(spec.shape.elements());
   }
-  return 8 * static_cast<double>(cpu::packed_bytes() - before) / weights;
+  return 8 * test::kept_bytes(config, format) / weights;
 }
 
 TEST_CASE("Weights keep the bits in which a checkpoint stores them") {

@@ -29,6 +29,12 @@ FieldError read_budget(std::string_view name, Json value, Conversation& conversa
   return std::nullopt;
 }
 
+void describe_budget(std::string_view name, SchemaWriter& schema) {
+  schema.json().key(name).begin_object();
+  schema.integer(0, kInt32Max);
+  schema.json().end_object();
+}
+
 }  // namespace
 
 FieldError read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
@@ -56,12 +62,10 @@ FieldError read_thinking(std::string_view name, Json value, const RequestLimits&
 
 void describe_thinking(SchemaWriter& schema) {
   schema.type("object");
-  schema.json()
-      .key("required")
-      .raw(R"(["type"])")
-      .key("properties")
-      .raw(R"({"type":{"enum":["enabled","disabled","adaptive","auto"]},)"
-           R"("budget_tokens":{"type":["integer","null"],"minimum":0,"maximum":2147483647}})");
+  schema.json().key("required").raw(R"(["type"])").key("properties").begin_object();
+  schema.json().key("type").raw(R"({"enum":["enabled","disabled","adaptive","auto"]})");
+  describe_budget("budget_tokens", schema);
+  schema.json().end_object();
 }
 
 FieldError read_reasoning(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
@@ -84,11 +88,17 @@ FieldError read_reasoning(std::string_view name, Json value, const RequestLimits
 
 void describe_reasoning(SchemaWriter& schema) {
   schema.type("object");
-  schema.json()
-      .key("properties")
-      .raw(R"({"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},)"
-           R"("enabled":{"type":["boolean","null"]},"exclude":{"type":["boolean","null"]},)"
-           R"("max_tokens":{"type":["integer","null"],"minimum":0,"maximum":2147483647}})");
+  JsonWriter& json = schema.json();
+  json.key("properties").begin_object().key("effort").begin_object();
+  describe_effort(schema);
+  json.end_object();
+  for (const char* flag : {"enabled", "exclude"}) {
+    json.key(flag).begin_object();
+    schema.type("boolean");
+    json.end_object();
+  }
+  describe_budget("max_tokens", schema);
+  json.end_object();
 }
 
 }  // namespace millrace::server::openai

@@ -189,9 +189,9 @@ void describe_text(SchemaWriter& schema) {
 
 void describe_reasoning(SchemaWriter& schema) {
   schema.type("object");
-  schema.json()
-      .key("properties")
-      .raw(R"({"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]}})");
+  schema.json().key("properties").begin_object().key("effort").begin_object();
+  openai::describe_effort(schema);
+  schema.json().end_object().end_object();
 }
 
 void describe_include(SchemaWriter& schema) {

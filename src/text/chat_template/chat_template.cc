@@ -332,9 +332,9 @@ Value ChatTemplate::variables(const ChatInput& input, const Value& messages, jin
   set("tools", parse_optional(input.tools_json, "tools"));
   set("documents", parse_optional(input.documents_json, "documents"));
   if (!input.reasoning_effort.empty()) set("reasoning_effort", heap.string(std::string(input.reasoning_effort)));
-  // Templates of DeepSeek, Granite and Kimi call it thinking.
-  for (const char* name : {"enable_thinking", "thinking"}) {
-    if (input.enable_thinking) set(name, Value(*input.enable_thinking));
+  if (input.enable_thinking) {
+    set("enable_thinking", Value(*input.enable_thinking));
+    set("thinking", Value(*input.enable_thinking));  // the name in templates of DeepSeek, Granite and Kimi
   }
   set("add_generation_prompt", Value(input.add_generation_prompt));
   for (const auto& [name, text] : special_tokens_) set(name, heap.string(text));
