@@ -7,6 +7,7 @@
 #include "server/generation_spec.h"
 #include "server/openai/response_format.h"
 #include "server/response_task.h"
+#include "server/responses/request.h"
 #include "server/worker.h"
 
 namespace millrace::server {
@@ -62,6 +63,10 @@ GenerationRoutes::Spec GenerationRoutes::prepare_completion(const HttpRequest& r
 
 GenerationRoutes::Spec GenerationRoutes::prepare_chat(const HttpRequest& request) const {
   auto parsed = openai::parse_chat_request(request.body, input_processor_.limits());
+  // Cursor's agent sends items here, and reads a chat completion.
+  if (parsed.has_error() && responses::has_input_for_messages(request.body)) {
+    parsed = responses::parse_chat_of_items(request.body, input_processor_.limits());
+  }
   if (parsed.has_error()) return parsed.error();
   return input_processor_.prepare(std::move(*parsed), request.request_id);
 }

@@ -15,6 +15,7 @@ namespace {
 using openai::ApiError;
 using openai::ApiResult;
 using openai::ChatMessage;
+using responses::Compaction;
 using responses::StoredItem;
 
 constexpr std::string_view kTooLong = "context_length_exceeded";
@@ -48,6 +49,17 @@ std::vector<StoredItem> take_items(std::vector<std::string> texts) {
   return items;
 }
 
+/// Drops the oldest items until the rest has at most `max_bytes`.
+void keep_newest(std::vector<StoredItem>& items, size_t max_bytes) {
+  size_t bytes = 0;
+  size_t kept = 0;
+  while (kept < items.size() && bytes + items[items.size() - kept - 1].json.size() <= max_bytes) {
+    bytes += items[items.size() - kept - 1].json.size();
+    ++kept;
+  }
+  items.erase(items.begin(), items.end() - static_cast<ptrdiff_t>(kept));
+}
+
 /// Returns the temperature and top_p that are used, as the response reports them.
 responses::ResponseHead make_head(responses::ResponsesRequest& request, const GenerationSpec& spec,
                                   const GenerationDefaults& defaults) {
@@ -62,8 +74,9 @@ responses::ResponseHead make_head(responses::ResponsesRequest& request, const Ge
 
 }  // namespace
 
-ApiResult<ResponsesInput::Request> ResponsesInput::parse(const std::string& body, std::string_view id) const {
-  auto parsed = responses::parse_responses_request(body, input_processor_.limits(), store_, id);
+ApiResult<ResponsesInput::Request> ResponsesInput::parse(const std::string& body, std::string_view id,
+                                                         Compaction compaction) const {
+  auto parsed = responses::parse_responses_request(body, input_processor_.limits(), store_, id, compaction);
   if (parsed.has_error()) return parsed.error();
   if (auto unknown = input_processor_.check_model(parsed->model)) return *unknown;
   return parsed;
@@ -102,9 +115,10 @@ GenerationSpec ResponsesInput::make_refusal(const Request& request, ApiError err
   return spec;
 }
 
-GenerationRoutes::Spec ResponsesInput::prepare(const HttpRequest& request, ResponsesPlan& plan) const {
+GenerationRoutes::Spec ResponsesInput::prepare(const HttpRequest& request, Compaction compaction,
+                                               ResponsesPlan& plan) const {
   const std::string hex = ids_.hex_id();
-  auto parsed = parse(request.body, hex);
+  auto parsed = parse(request.body, hex, compaction);
   if (parsed.has_error()) return parsed.error();
   if (parsed->background && options_.response_store_bytes == 0) {
     return openai::bad_request("background", "background: this server stores no responses (--response-store-mib)");
@@ -121,6 +135,9 @@ GenerationRoutes::Spec ResponsesInput::prepare(const HttpRequest& request, Respo
   input->head = make_head(*parsed, *spec, service_.defaults);
   input->origins = std::move(parsed->origins);
   input->input = take_items(std::move(parsed->input));
+  input->compaction = parsed->compaction;
+  // A byte for each token of the context leaves most of it for what follows.
+  if (compaction == Compaction::kObject) keep_newest(input->input, service_.engine->model_info().context_length);
   if (parsed->store) input->store = &store_;
   input->is_background = parsed->background;
   if (parsed->background) {
@@ -137,7 +154,7 @@ GenerationRoutes::Spec ResponsesInput::prepare(const HttpRequest& request, Respo
 }
 
 ApiResult<size_t> ResponsesInput::count_tokens(const HttpRequest& request) const {
-  auto parsed = parse(request.body, {});
+  auto parsed = parse(request.body, {}, Compaction::kNone);
   if (parsed.has_error()) return parsed.error();
   return input_processor_.count_prompt_tokens(*parsed);
 }

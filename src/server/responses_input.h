@@ -26,14 +26,16 @@ class ResponsesInput {
       : options_(options), service_(service), input_processor_(input_processor), ids_(ids), store_(store) {}
 
   /// Prepares a generation, and fills `plan`. A stream whose prompt is too long is not refused: it fails as a response.
-  [[nodiscard]] GenerationRoutes::Spec prepare(const HttpRequest& request, ResponsesPlan& plan) const;
+  [[nodiscard]] GenerationRoutes::Spec prepare(const HttpRequest& request, responses::Compaction compaction,
+                                               ResponsesPlan& plan) const;
   /// Returns the count of tokens that the model would be given.
   [[nodiscard]] openai::ApiResult<size_t> count_tokens(const HttpRequest& request) const;
 
  private:
   using Request = responses::ResponsesRequest;
 
-  [[nodiscard]] openai::ApiResult<Request> parse(const std::string& body, std::string_view id) const;
+  [[nodiscard]] openai::ApiResult<Request> parse(const std::string& body, std::string_view id,
+                                                 responses::Compaction compaction) const;
   /// Prepares the request, without its oldest messages if it may drop them.
   [[nodiscard]] GenerationRoutes::Spec prepare_fitting(const Request& request) const;
   /// Returns a spec whose stream opens and fails.

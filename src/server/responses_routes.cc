@@ -17,6 +17,7 @@ using openai::ApiError;
 using openai::ApiResult;
 using openai::bad_request;
 using openai::error_response;
+using responses::Compaction;
 using responses::StoredItem;
 
 constexpr std::string_view kPath = "/v1/responses/";
@@ -95,12 +96,19 @@ void write_list(JsonWriter& json, std::span<const StoredItem> items, bool has_mo
 void ResponsesRoutes::add_to(Router& router) {
   router.add({.method = Method::kPost,
               .path = "/v1/responses",
-              .handler = [this](Exchange& exchange) { return create(exchange); },
+              .handler = [this](Exchange& exchange) { return create(exchange, Compaction::kNone); },
               .takes_json = true,
               .doc = {.summary = "Generate a response",
                       .request = "ResponsesRequest",
                       .response = "ResponseObject",
                       .event = "ResponseEvent"}});
+  router.add({.method = Method::kPost,
+              .path = "/v1/responses/compact",
+              .handler = [this](Exchange& exchange) { return create(exchange, Compaction::kObject); },
+              .takes_json = true,
+              .doc = {.summary = "Replace a conversation by a summary",
+                      .request = "ResponsesRequest",
+                      .response = "CompactionObject"}});
   router.add(
       {.method = Method::kPost,
        .path = "/v1/responses/input_tokens",
@@ -138,10 +146,11 @@ void ResponsesRoutes::add_stored_to(Router& router) {
               .doc = {.summary = "Forget a stored response", .response = "DeletedResponse"}});
 }
 
-asio::awaitable<ResponsesRoutes::Reply> ResponsesRoutes::create(Exchange& exchange) {
+asio::awaitable<ResponsesRoutes::Reply> ResponsesRoutes::create(Exchange& exchange, Compaction compaction) {
   auto plan = std::make_shared<ResponsesPlan>();
   GenerationRoutes::Spec spec = co_await generation_.prepare(
-      exchange, [this, plan](const HttpRequest& request) { return input_.prepare(request, *plan); });
+      exchange,
+      [this, plan, compaction](const HttpRequest& request) { return input_.prepare(request, compaction, *plan); });
   if (spec.has_error()) co_return exchange.make_error(spec.error());
   if (plan->writer_input->live == nullptr) {
     ExchangeSink sink(exchange);

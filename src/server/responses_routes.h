@@ -32,7 +32,7 @@ class ResponsesRoutes {
   using Reply = std::optional<HttpResponse>;
 
   void add_stored_to(Router& router);
-  [[nodiscard]] asio::awaitable<Reply> create(Exchange& exchange);
+  [[nodiscard]] asio::awaitable<Reply> create(Exchange& exchange, responses::Compaction compaction);
   [[nodiscard]] asio::awaitable<Reply> retrieve(Exchange& exchange);
   [[nodiscard]] asio::awaitable<Reply> cancel(Exchange& exchange);
   [[nodiscard]] HttpResponse remove(const HttpRequest& request);

@@ -339,6 +339,22 @@ TEST_CASE("Messages are text and other parts are named") {
   CHECK(parsed->conversation.messages[0].role == "system");
 }
 
+TEST_CASE("Parts may have the types of other APIs") {
+  const auto parsed = parse_chat_request(
+      R"({"messages":[{"role":"user","content":[{"type":"input_text","text":"q"}]},{"role":"assistant","content":[)"
+      R"({"type":"thinking","thinking":[{"type":"text","text":"h"},{"type":"text","text":"m"}],"closed":true},)"
+      R"({"type":"thinking","thinking":"!"},{"type":"output_text","text":"a"}]}]})",
+      kRequestLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->conversation.messages[0].content == "q");
+  CHECK(parsed->conversation.messages[1].content == "a");
+  CHECK(parsed->conversation.messages[1].reasoning == "h\nm!");
+  CHECK(messages_outcome(R"([{"role":"user","content":[{"type":"thinking","thinking":"t"}]}])") ==
+        "messages[0].content");
+  CHECK(messages_outcome(R"([{"content":[{"type":"thinking","thinking":5}],"role":"assistant"}])") ==
+        "messages[0].content.thinking");
+}
+
 TEST_CASE("Of repeated members the last counts") {
   const std::string body =
       R"({"prompt":["a","b"],"prompt":"c","stop":"x","stop":["y"],"stop_token_ids":[1],"stop_token_ids":[2]})";

@@ -53,6 +53,8 @@ FieldError read_tool_use(const Block& block, openai::MessageToolCall& call) {
   if (FieldError error = read_member(block, "id", true, call.id)) return error;
   if (FieldError error = read_member(block, "name", true, call.name)) return error;
   const Json input = block.members["input"];
+  call.arguments = "{}";
+  if (input.is_missing() || input.is_null()) return std::nullopt;
   if (!input.is_object()) return openai::wrong_type(block.path + ".input", input, "an object");
   call.arguments = to_json(input);
   return std::nullopt;

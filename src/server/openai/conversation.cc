@@ -9,23 +9,37 @@
 namespace millrace::server::openai {
 namespace {
 
+/// The types of text parts here and in /v1/responses.
+constexpr std::array<std::string_view, 3> kTextParts = {"text", "input_text", "output_text"};
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
 
-/// Reads one content part. A null `medium` refuses everything but texts.
-FieldError read_part(const std::string& path, Json part, std::vector<std::string>& parts,
-                     std::optional<Medium>* medium) {
+/// The parts of a content. A null member refuses parts of its kind.
+struct ContentParts {
+  std::vector<std::string>& texts;
+  std::optional<Medium>* medium = nullptr;
+  std::optional<std::string>* thoughts = nullptr;
+};
+
+FieldError read_part(const std::string& path, Json part, const ContentParts& parts) {
   JsonObject object;
   if (!part.get(object)) return wrong_type(path, part, "an object");
   std::string_view type;
   if (!object["type"].get(type)) {
     return bad_request(path, "{}: a content part has no type", path);
   }
-  if (const std::string_view word = medium_of_type(type); medium != nullptr && !word.empty()) {
-    parts.push_back(replace_medium(word, path, *medium));
+  if (const std::string_view word = medium_of_type(type); parts.medium != nullptr && !word.empty()) {
+    parts.texts.push_back(replace_medium(word, path, *parts.medium));
+    return std::nullopt;
+  }
+  if (type == "thinking" && parts.thoughts != nullptr) {
+    if (!*parts.thoughts) parts.thoughts->emplace();
+    std::string text;
+    if (FieldError field_error = read_content(path + ".thinking", object["thinking"], text)) return field_error;
+    **parts.thoughts += text;
     return std::nullopt;
   }
   std::string_view text;
-  if (type != "text" && type != "refusal") {
+  if (std::ranges::find(kTextParts, type) == kTextParts.end() && type != "refusal") {
     return bad_request(path, "{}: content parts of type '{}' are not supported, only 'text' and 'refusal' are", path,
                        type.substr(0, 64));
   }
@@ -34,11 +48,11 @@ FieldError read_part(const std::string& path, Json part, std::vector<std::string
       return wrong_type(fmt::format("{}.{}", path, member.key), member.value, "a string");
     }
   }
-  // The text has the name of the part's type.
-  if (!object[type].get(text)) {
-    return bad_request(path, "{}: a {} part has no {}", path, type, type);
+  const std::string_view name = type == "refusal" ? type : "text";
+  if (!object[name].get(text)) {
+    return bad_request(path, "{}: a {} part has no {}", path, type, name);
   }
-  parts.emplace_back(text);
+  parts.texts.emplace_back(text);
   return std::nullopt;
 }
 
@@ -47,16 +61,15 @@ std::string joined(const std::vector<std::string>& parts) {
   return fmt::format("{}", fmt::join(parts, "\n"));
 }
 
-FieldError read_all_parts(const std::string& path, Json value, std::vector<std::string>& parts,
-                          std::optional<Medium>* medium) {
-  parts.clear();
+FieldError read_all_parts(const std::string& path, Json value, const ContentParts& parts) {
+  parts.texts.clear();
   JsonArray array;
   if (!value.get(array)) {
     if (!value.is_string()) return wrong_type(path, value, "a string or an array of text parts");
-    return read_string(path, value, parts.emplace_back());
+    return read_string(path, value, parts.texts.emplace_back());
   }
   for (const Json part : array) {
-    if (FieldError field_error = read_part(path, part, parts, medium)) return field_error;
+    if (FieldError field_error = read_part(path, part, parts)) return field_error;
   }
   return std::nullopt;
 }
@@ -71,6 +84,7 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
   if (!value.get(object)) return wrong_type(path, value, "an object");
   using Content = ChatMessage::Content;
   std::string refused;
+  std::optional<std::string> thoughts;
   for (const auto& member : object) {
     const std::string name = fmt::format("{}.{}", path, member.key.substr(0, 64));
     if (member.key == "content") message.content_kind = member.value.is_null() ? Content::kNull : Content::kText;
@@ -79,7 +93,8 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     if (member.key == "role") {
       field_error = read_string(name, member.value, message.role);
     } else if (member.key == "content") {
-      field_error = read_all_parts(name, member.value, message.parts, &message.medium);
+      thoughts.reset();
+      field_error = read_all_parts(name, member.value, {message.parts, &message.medium, &thoughts});
       message.content = joined(message.parts);
     } else if (member.key == "refusal") {
       field_error = read_string(name, member.value, refused);
@@ -106,6 +121,10 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     return bad_request(path + ".role", "{}.role: found '{}', wanted system, developer, user, assistant or tool", path,
                        message.role.substr(0, 64));
   }
+  if (thoughts && message.role != "assistant") {
+    return bad_request(path + ".content", "{}.content: only an assistant has parts of type 'thinking'", path);
+  }
+  if (message.reasoning.empty()) message.reasoning = thoughts.value_or("");
   if (FieldError field_error = check_medium(message)) return field_error;
   if (!message.tool_calls.empty() && message.role != "assistant") {
     return bad_request(path + ".tool_calls", "{}.tool_calls: the message is not the assistant's", path);
@@ -191,7 +210,7 @@ constexpr std::array kConversationFields = {
 }  // namespace
 
 FieldError read_parts(const std::string& path, Json value, std::vector<std::string>& parts) {
-  return read_all_parts(path, value, parts, nullptr);
+  return read_all_parts(path, value, {parts});
 }
 
 FieldError read_content(const std::string& path, Json value, std::string& content) {
@@ -213,10 +232,15 @@ void describe_message(SchemaWriter& schema) {
   json.end_array().end_object().key("content").begin_object();
   json.member("description", "Required for every role except assistant and tool");
   json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type"],"anyOf":[)"
-                        R"({"required":["text"],"properties":{"type":{"const":"text"},"text":{"type":"string"},)"
+                        R"({"required":["text"],"properties":{"type":{"enum":["text","input_text","output_text"]},)"
+                        R"("text":{"type":"string"},)"
                         R"("refusal":{"type":["string","null"]}}},)"
                         R"({"required":["refusal"],"properties":{"type":{"const":"refusal"},)"
                         R"("refusal":{"type":"string"},"text":{"type":["string","null"]}}},)"
+                        R"({"required":["thinking"],"properties":{"type":{"const":"thinking"},"thinking":{"anyOf":[)"
+                        R"({"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],)"
+                        R"("properties":{"type":{"enum":["text","input_text","output_text"]},)"
+                        R"("text":{"type":"string"}}}}]}}},)"
                         R"({"description":"Of a user or a tool: the model gets a note instead. A 400 in a question",)"
                         R"("properties":{"type":{"enum":["image","image_url","input_image","input_audio","audio_url",)"
                         R"("video_url","file","input_file","document"]}}}]}},{"type":"null"}])");
@@ -224,21 +248,17 @@ void describe_message(SchemaWriter& schema) {
   for (const char* name : {"reasoning_content", "reasoning", "refusal", "tool_call_id"}) {
     json.key(name).raw(R"({"type":["string","null"]})");
   }
-  json.key("tool_calls").begin_object().member("description", "Of an assistant");
-  json.key("type")
-      .raw(R"(["array","null"])")
-      .key("items")
-      .raw(R"({"type":"object","properties":{"id":{"type":["string","null"]}},"anyOf":[)"
-           R"({"required":["function"],"properties":{"type":{"const":)"
-           R"("function"},"function":{"type":"object","required":["name"],"properties":{"name":{"type":"string",)"
-           R"("minLength":1,"maxLength":256},"arguments":{}}}}},)"
-           R"({"required":["type","custom"],"properties":{"type":{"const":"custom"},)"
-           R"("custom":{"type":"object","required":["name","input"],"properties":{"name":{"type":"string",)"
-           R"("minLength":1,"maxLength":256},"input":{"type":"string"}}}}}]})");
-  json.end_object().key("function_call").raw(R"({"enum":[null,[]]})");
+  describe_tool_calls(json.key("tool_calls"));
+  json.key("function_call").raw(R"({"enum":[null,[]]})");
   json.end_object();
-  json.key("anyOf").raw(R"([{"properties":{"role":{"enum":["user","tool"]}}},)"
-                        R"({"properties":{"content":{"items":{"properties":{"type":{"enum":["text","refusal"]}}}}}}])");
+  constexpr std::string_view kTexts = R"("text","input_text","output_text","refusal")";
+  json.key("anyOf").raw(
+      fmt::format(R"([{{"properties":{{"role":{{"enum":["user","tool"]}},"content":{{"items":{{"properties":)"
+                  R"({{"type":{{"not":{{"const":"thinking"}}}}}}}}}}}}}},)"
+                  R"({{"properties":{{"role":{{"const":"assistant"}},"content":{{"items":{{"properties":)"
+                  R"({{"type":{{"enum":[{0},"thinking"]}}}}}}}}}}}},)"
+                  R"({{"properties":{{"content":{{"items":{{"properties":{{"type":{{"enum":[{0}]}}}}}}}}}}}}])",
+                  kTexts));
 }
 
 FieldError finish_conversation(Conversation& conversation) {

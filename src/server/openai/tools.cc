@@ -10,6 +10,10 @@ namespace {
 
 constexpr size_t kMaxToolName = 256;
 
+bool is_absent(Json value) {
+  return value.is_missing() || value.is_null();
+}
+
 /// Reads a function's name; `path` names it in errors.
 FieldError read_tool_name(const std::string& path, JsonObject function, std::string& name) {
   Json value;
@@ -20,27 +24,51 @@ FieldError read_tool_name(const std::string& path, JsonObject function, std::str
   return bad_request(path, "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxToolName);
 }
 
-/// An object like {"type": "function", "function": {…}} or {"type": "custom", "custom": {…}}.
+/// An object like {"type": "function", "function": {…}} or {"type": "custom", "custom": {…}}, or with the inner members
+/// beside the type, as in /v1/responses.
 struct Typed {
   JsonObject inner;
   std::string path;  ///< of the inner object
   bool is_custom = false;
+  bool is_canonical = true;  ///< it is written as OpenAI's chats have it
 };
 
 FieldError read_typed(const std::string& path, Json value, Typed& out) {
   JsonObject object;
   if (!value.get(object)) return wrong_type(path, value, "an object");
   std::string_view type = "function";
-  if (Json given; object["type"].get(given) && !given.get(type)) {
-    return wrong_type(path + ".type", given, "a string");
-  }
+  const Json given = object["type"];
+  const bool has_type = !is_absent(given);
+  if (has_type && !given.get(type)) return wrong_type(path + ".type", given, "a string");
   if (type != "function" && type != "custom") {
     return bad_request(path, "{}.type: found '{}', wanted 'function' or 'custom'", path, type.substr(0, 64));
   }
   out.is_custom = type == "custom";
   out.path = fmt::format("{}.{}", path, type);
-  if (object[type].get(out.inner)) return std::nullopt;
-  return bad_request(path, "{}: missing, or no object", out.path);
+  out.is_canonical = has_type;
+  const Json inner = object[type];
+  if (inner.get(out.inner)) return std::nullopt;
+  // With input_schema it is a tool of /v1/messages, whose histories chats do not read.
+  const bool is_flat = is_absent(inner) && object["name"].is_string() && is_absent(object["input_schema"]);
+  if (!is_flat) return bad_request(path, "{}: missing, or no object", out.path);
+  out.inner = object;
+  out.path = path;
+  out.is_canonical = false;
+  return std::nullopt;
+}
+
+/// Appends a function as chat templates know it.
+void show_function(const Typed& typed, Json item, std::string& shown) {
+  if (typed.is_canonical) {
+    append_json(shown, item);
+    return;
+  }
+  JsonWriter json(shown);
+  json.begin_object().member("type", "function").key("function").begin_object();
+  for (const auto& [key, value] : typed.inner) {
+    if (key != "type" && key != "function") json.key(key).raw(to_json(value));
+  }
+  json.end_object().end_object();
 }
 
 /// Reads {"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}.
@@ -120,6 +148,28 @@ FieldError read_function(JsonObject function, Tool& tool) {
   return read_parameters(function, tool);
 }
 
+/// Describes what read_typed takes, each inner object with a name and further members.
+void describe_typed(JsonWriter& json, std::string_view function, std::string_view custom,
+                    std::string_view required_of_custom = {}) {
+  constexpr std::string_view kName = R"("name":{"type":"string","minLength":1,"maxLength":256})";
+  constexpr std::string_view kType = R"("type":{"enum":["function",null]})";
+  constexpr std::string_view kFlat = R"("input_schema":{"type":"null"})";
+  const std::string of_function = fmt::format("{}{}", kName, function);
+  const std::string of_custom = fmt::format("{}{}", kName, custom);
+  json.raw(fmt::format(R"({{"type":"object","required":["function"],"properties":{{{},"function":{{"type":"object",)"
+                       R"("required":["name"],"properties":{{{}}}}}}}}})",
+                       kType, of_function));
+  json.raw(fmt::format(R"({{"type":"object","required":["name"],"properties":{{{},"function":{{"type":"null"}},{},)"
+                       R"({}}}}})",
+                       kType, kFlat, of_function));
+  json.raw(fmt::format(R"({{"type":"object","required":["type","custom"],"properties":{{"type":{{"const":"custom"}},)"
+                       R"("custom":{{"type":"object","required":["name"{}],"properties":{{{}}}}}}}}})",
+                       required_of_custom, of_custom));
+  json.raw(fmt::format(R"({{"type":"object","required":["type","name"{}],"properties":{{"type":{{"const":"custom"}},)"
+                       R"("custom":{{"type":"null"}},{},{}}}}})",
+                       required_of_custom, kFlat, of_custom));
+}
+
 }  // namespace
 
 bool is_schema_of_object(JsonObject schema) {
@@ -177,7 +227,7 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
     const FieldError field_error =
         tool.is_custom ? read_custom(typed.inner, tool, shown) : read_function(typed.inner, tool);
     if (field_error) return field_error;
-    if (!tool.is_custom) shown += to_json(item);
+    if (!tool.is_custom) show_function(typed, item, shown);
   }
   if (!shown.empty()) shown += ']';
   conversation.tools_json = std::move(shown);
@@ -230,35 +280,40 @@ FieldError restrict_tools(Conversation& conversation) {
 }
 
 void describe_tools(SchemaWriter& schema) {
-  schema.type("array");
-  schema.json().key("items").raw(
-      R"({"anyOf":[{"type":"object","required":["function"],"properties":{"type":{"const":"function"},)"
-      R"("function":{"type":"object","required":["name"],"properties":{)"
-      R"("name":{"type":"string","minLength":1,"maxLength":256},"parameters":{"type":["object","null"]},)"
-      R"("strict":{"type":["boolean","null"],"description":"Calls of it are held to its parameters"}}}}},)"
-      R"({"type":"object","required":["type","custom"],"properties":{"type":{"const":"custom"},)"
-      R"("custom":{"type":"object","required":["name"],"properties":{)"
-      R"("name":{"type":"string","minLength":1,"maxLength":256},"description":{"type":["string","null"]},)"
+  constexpr std::string_view kFunction =
+      R"(,"parameters":{"type":["object","null"]},)"
+      R"("strict":{"type":["boolean","null"],"description":"Calls of it are held to its parameters"})";
+  constexpr std::string_view kCustom =
+      R"(,"description":{"type":["string","null"]},)"
       R"("format":{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"properties":{)"
       R"("type":{"const":"text"}}},{"type":"object","required":["type","grammar"],"properties":{)"
       R"("type":{"const":"grammar"},"grammar":{"type":"object","required":["syntax","definition"],"properties":{)"
-      R"("syntax":{"enum":["lark","regex"]},"definition":{"type":"string"}}}}}]}}}}}]})");
+      R"("syntax":{"enum":["lark","regex"]},"definition":{"type":"string"}}}}},)"
+      R"({"type":"object","required":["type","syntax","definition"],"properties":{"type":{"const":"grammar"},)"
+      R"("grammar":{"type":"null"},"syntax":{"enum":["lark","regex"]},"definition":{"type":"string"}}}]})";
+  schema.type("array");
+  schema.json().key("items").begin_object().key("anyOf").begin_array();
+  describe_typed(schema.json(), kFunction, kCustom);
+  schema.json().end_array().end_object();
 }
 
 void describe_tool_choice(SchemaWriter& schema) {
-  schema.json().key("anyOf").raw(
-      R"([{"enum":["auto","none","required",null]},)"
-      R"({"type":"object","required":["function"],"properties":{"type":{"const":"function"},)"
-      R"("function":{"type":"object","required":["name"],"properties":{)"
-      R"("name":{"type":"string","minLength":1,"maxLength":256}}}}},)"
-      R"({"type":"object","required":["type","custom"],"properties":{"type":{"const":"custom"},)"
-      R"("custom":{"type":"object","required":["name"],"properties":{)"
-      R"("name":{"type":"string","minLength":1,"maxLength":256}}}}},)"
-      R"({"type":"object","required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},)"
-      R"("allowed_tools":{"type":"object","required":["mode","tools"],"properties":{)"
-      R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1,)"
-      R"("description":"Of the tools",)"
-      R"("items":{"type":"object"}}}}}}])");
+  JsonWriter& json = schema.json();
+  json.key("anyOf").begin_array().raw(R"({"enum":["auto","none","required",null]})");
+  describe_typed(json, {}, {});
+  json.raw(R"({"type":"object","required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},)"
+           R"("allowed_tools":{"type":"object","required":["mode","tools"],"properties":{)"
+           R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1,)"
+           R"("description":"Of the tools","items":{"type":"object"}}}}}})");
+  json.end_array();
+}
+
+void describe_tool_calls(JsonWriter& json) {
+  json.begin_object().member("description", "Of an assistant").key("type").raw(R"(["array","null"])");
+  json.key("items").begin_object().member("type", "object");
+  json.key("properties").raw(R"({"id":{"type":["string","null"]}})").key("anyOf").begin_array();
+  describe_typed(json, R"(,"arguments":{})", R"(,"input":{"type":"string"})", R"(,"input")");
+  json.end_array().end_object().end_object();
 }
 
 }  // namespace millrace::server::openai

@@ -18,6 +18,8 @@ namespace millrace::server::openai {
 /// Leaves the tools that tool_choice allows, once all members are read.
 [[nodiscard]] FieldError restrict_tools(Conversation& conversation);
 void describe_tools(SchemaWriter& schema);
+/// Describes the tool_calls of a message.
+void describe_tool_calls(JsonWriter& json);
 void describe_tool_choice(SchemaWriter& schema);
 
 }  // namespace millrace::server::openai

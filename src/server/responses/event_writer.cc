@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/responses/compaction.h"
+
 namespace millrace::server::responses {
 namespace {
 
@@ -30,6 +32,7 @@ EventNames names_of(ItemKind kind) {
       return {"response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments"};
     case ItemKind::kCustomCall:
       return {"response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "input"};
+    case ItemKind::kCompaction: break;
   }
   return {};
 }
@@ -135,6 +138,12 @@ std::string EventWriter::next_item_id(ItemKind kind) const {
 
 void EventWriter::append_delta(std::string& out, const ChoiceView& choice, const Usage& usage) {
   const ChoiceDelta& delta = choice.content;
+  if (delta.finish) finish_ = delta.finish;
+  if (input_->compaction != Compaction::kNone) {
+    summary_ += delta.text;
+    thoughts_ += delta.reasoning;
+    return;
+  }
   if (!delta.reasoning.empty()) take_text(out, ItemKind::kReasoning, delta.reasoning);
   // Only a whole response has a usage here. Its reasoning came first.
   const size_t skipped = std::min<size_t>(usage.reasoning_tokens.value_or(0), delta.logprobs.size());
@@ -143,7 +152,6 @@ void EventWriter::append_delta(std::string& out, const ChoiceView& choice, const
   delta.visit_in_order([&](std::string_view text) { take_text(out, ItemKind::kMessage, text); },
                        [&](const ToolCallDelta& call) { take_call(out, call); });
   if (!delta.reasoning.empty() || !delta.calls.empty()) held_logprobs_.clear();
-  if (delta.finish) finish_ = delta.finish;
 }
 
 void EventWriter::take_text(std::string& out, ItemKind kind, std::string_view text) {
@@ -182,7 +190,7 @@ void EventWriter::open_item(std::string& out, OutputItem item) {
   items_.push_back(std::move(item));
   has_open_item_ = true;
   append_item_event(out, "response.output_item.added");
-  if (is_call(items_.back().kind)) return;
+  if (!has_parts(items_.back().kind)) return;
   append_event(out, "response.content_part.added", [&](JsonWriter& json) {
     write_position(json);
     json.key("part");
@@ -213,7 +221,7 @@ void EventWriter::close_item(std::string& out, ItemStatus status) {
     if (item.kind == ItemKind::kMessage) write_logprobs(json, item.logprobs, options_);
   });
   item.status = status;
-  if (!is_call(item.kind)) {
+  if (has_parts(item.kind)) {
     append_event(out, "response.content_part.done", [&](JsonWriter& json) {
       write_position(json);
       json.key("part");
@@ -223,9 +231,22 @@ void EventWriter::close_item(std::string& out, ItemStatus status) {
   append_item_event(out, "response.output_item.done");
 }
 
+void EventWriter::write_summary(std::string& out) {
+  // A model that was cut off while it thought has at least its thoughts.
+  const std::string& text = is_blank(summary_) ? thoughts_ : summary_;
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  items_.push_back({.kind = ItemKind::kCompaction,
+                    .id = next_item_id(ItemKind::kCompaction),
+                    .text = seal_summary(std::string_view(text).substr(begin))});
+  append_item_event(out, "response.output_item.added");
+  items_.back().status = ItemStatus::kCompleted;
+  append_item_event(out, "response.output_item.done");
+}
+
 void EventWriter::append_end(std::string& out, const Usage& usage) {
   const ResponseStatus status = status_of(finish_);
   const bool is_complete = status == ResponseStatus::kCompleted;
+  if (input_->compaction != Compaction::kNone) write_summary(out);
   if (items_.empty() && !held_space_.empty()) {
     open_item(out, {.kind = ItemKind::kMessage, .id = next_item_id(ItemKind::kMessage)});
     extend_item(out, held_space_, std::exchange(held_logprobs_, {}));
@@ -251,7 +272,12 @@ void EventWriter::append_response(std::string& out, std::span<const ChoiceView> 
   for (const ChoiceView& choice : choices) append_delta(events, choice, usage);
   append_end(events, usage);
   const ResponseState state{.status = status_of(finish_), .output = items_, .usage = &usage};
-  out += object_text(state);
+  if (input_->compaction == Compaction::kObject) {
+    JsonWriter json(out);
+    write_compaction(json, input_->input, state, info_, options_);
+  } else {
+    out += object_text(state);
+  }
 }
 
 }  // namespace millrace::server::responses

@@ -24,6 +24,7 @@ struct LiveResponse {
 struct WriterInput {
   ResponseHead head;
   ToolOrigins origins;
+  Compaction compaction = Compaction::kNone;
   std::vector<StoredItem> input;
   ResponseStore* store = nullptr;      ///< takes the response when it ends; null: none does
   std::shared_ptr<LiveResponse> live;  ///< of a response in the background; else null
@@ -49,6 +50,8 @@ class EventWriter final : public openai::ResponseWriter {
                        const openai::Usage& usage) override;
 
  private:
+  /// Writes the summary as one item.
+  void write_summary(std::string& out);
   void take_text(std::string& out, ItemKind kind, std::string_view text);
   void take_call(std::string& out, const ToolCallDelta& call);
   void open_item(std::string& out, OutputItem item);
@@ -77,6 +80,8 @@ class EventWriter final : public openai::ResponseWriter {
   std::optional<uint32_t> open_call_;  ///< the index of the call that the open item is
   std::string held_space_;             ///< white space that becomes a message only if more text follows
   std::vector<ScoredToken> held_logprobs_;
+  std::string summary_;   ///< of a conversation that is compacted, as far as it is written
+  std::string thoughts_;  ///< before the summary
   std::optional<sched::FinishReason> finish_;
   uint64_t sequence_number_ = 0;
   std::vector<std::string> events_;  ///< of a response that is to be stored, and is not live

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "server/openai/custom_tools.h"
 #include "server/openai/media.h"
+#include "server/responses/compaction.h"
 #include "server/responses/tools.h"
 #include "text/unicode.h"
 
@@ -21,6 +22,8 @@ using openai::read_string;
 using openai::wrong_type;
 
 constexpr size_t kMaxName = 256;
+/// The beginning of what OpenAI's servers encrypt.
+constexpr std::string_view kOpenAiSeal = "gAAAAA";
 bool is_absent(Json value) {
   return value.is_missing() || value.is_null();
 }
@@ -46,6 +49,12 @@ FieldError read_part(const std::string& path, Json part, std::string& text, std:
   if (!object["type"].get(type)) return bad_request(path, "{}: a content part has no type", path);
   if (const std::string_view word = openai::medium_of_type(type); medium != nullptr && !word.empty()) {
     text = openai::replace_medium(word, path, *medium);
+    return std::nullopt;
+  }
+  // Codex names the parts so in which it hands one agent's words to another. It encrypts nothing itself.
+  std::string_view sealed;
+  if (type == "encrypted_content" && object[type].get(sealed) && !sealed.starts_with(kOpenAiSeal)) {
+    text = sealed;
     return std::nullopt;
   }
   if (std::ranges::find(kTextParts, type) == kTextParts.end()) {
@@ -86,6 +95,7 @@ std::string_view id_prefix_of(std::string_view type) {
   if (type == "function_call_output") return "fco";
   if (type == "custom_tool_call") return "ctc";
   if (type == "custom_tool_call_output") return "ctco";
+  if (type == "compaction" || type == "compaction_summary") return "cmp";
   if (type == "reasoning") return "rs";
   return "msg";
 }
@@ -117,6 +127,7 @@ FieldError InputConverter::add(const std::string& path, Json item) {
   if (type == "custom_tool_call") return add_call(path, object, true);
   if (type == "function_call_output" || type == "custom_tool_call_output") return add_call_output(path, object);
   if (type == "agent_message") return add_agent_message(path, object);
+  if (type == "compaction" || type == "compaction_summary") return add_summary(path, object);
   // Clients know new types before servers do, and send such an item with each further request.
   log::debug("{} of a request is left out: items of type {} say nothing to the model", path, type.substr(0, 64));
   return std::nullopt;
@@ -171,6 +182,24 @@ FieldError InputConverter::add_agent_message(const std::string& path, JsonObject
   return std::nullopt;
 }
 
+FieldError InputConverter::add_summary(const std::string& path, JsonObject item) {
+  std::string_view sealed;
+  std::optional<std::string> text;
+  if (item["encrypted_content"].get(sealed)) text = read_summary(sealed);
+  if (!text) {
+    log::debug("{} is left out: another server encrypted it", path);
+    return std::nullopt;
+  }
+  is_within_assistant_ = false;
+  // What comes before has been answered, so that an image there is no question.
+  for (ChatMessage& earlier : conversation_.messages) earlier.medium.reset();
+  ChatMessage& message = conversation_.messages.emplace_back();
+  message.role = "user";
+  message.content_kind = ChatMessage::Content::kText;
+  message.content = *std::move(text);
+  return std::nullopt;
+}
+
 FieldError InputConverter::add_reasoning(const std::string& path, JsonObject item) {
   std::string text;
   const Json content = item["content"];
@@ -201,7 +230,9 @@ FieldError InputConverter::add_call(const std::string& path, JsonObject item, bo
   call.name = shown_name(name_space, name);
   std::string text;
   const Json given = item["arguments"];
-  if (!is_custom && given.is_object()) {
+  if (!is_custom && is_absent(given)) {
+    text = "{}";
+  } else if (!is_custom && given.is_object()) {
     text = to_json(given);
   } else if (FieldError field_error = read_required(path, item, is_custom ? "input" : "arguments", text)) {
     return field_error;

@@ -27,6 +27,8 @@ class InputConverter {
   [[nodiscard]] openai::FieldError add_message(const std::string& path, JsonObject item);
   /// Appends what another agent says, as a message of the user. Parts that hold no text become notes.
   [[nodiscard]] openai::FieldError add_agent_message(const std::string& path, JsonObject item);
+  /// Appends the summary of an earlier part, as a message of the user. What another server encrypted is left out.
+  [[nodiscard]] openai::FieldError add_summary(const std::string& path, JsonObject item);
   [[nodiscard]] openai::FieldError add_reasoning(const std::string& path, JsonObject item);
   [[nodiscard]] openai::FieldError add_call(const std::string& path, JsonObject item, bool is_custom);
   [[nodiscard]] openai::FieldError add_call_output(const std::string& path, JsonObject item);

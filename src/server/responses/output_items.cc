@@ -11,6 +11,7 @@ std::string_view type_of(ItemKind kind) {
     case ItemKind::kReasoning: return "reasoning";
     case ItemKind::kFunctionCall: return "function_call";
     case ItemKind::kCustomCall: return "custom_tool_call";
+    case ItemKind::kCompaction: return "compaction";
   }
   return {};
 }
@@ -38,6 +39,7 @@ std::string_view id_prefix(ItemKind kind) {
     case ItemKind::kReasoning: return "rs";
     case ItemKind::kFunctionCall: return "fc";
     case ItemKind::kCustomCall: return "ctc";
+    case ItemKind::kCompaction: return "cmp";
   }
   return {};
 }
@@ -74,8 +76,10 @@ void write_item(JsonWriter& json, const OutputItem& item, const ChoiceOptions& o
       break;
     case ItemKind::kFunctionCall: json.member("arguments", is_open ? std::string_view() : item.text); break;
     case ItemKind::kCustomCall: json.member("input", is_open ? std::string_view() : item.text); break;
+    case ItemKind::kCompaction: json.member("encrypted_content", is_open ? std::string_view() : item.text); break;
   }
-  if (item.kind != ItemKind::kCustomCall) json.member("status", to_string(item.status));
+  const bool has_status = item.kind != ItemKind::kCustomCall && item.kind != ItemKind::kCompaction;
+  if (has_status) json.member("status", to_string(item.status));
   if (!item.name_space.empty()) json.member("namespace", item.name_space);
   json.end_object();
 }

@@ -11,14 +11,14 @@
 /// The items of a response's output.
 namespace millrace::server::responses {
 
-enum class ItemKind : uint8_t { kMessage, kReasoning, kFunctionCall, kCustomCall };
+enum class ItemKind : uint8_t { kMessage, kReasoning, kFunctionCall, kCustomCall, kCompaction };
 enum class ItemStatus : uint8_t { kInProgress, kCompleted, kIncomplete };
 
 struct OutputItem {
   ItemKind kind = ItemKind::kMessage;
   ItemStatus status = ItemStatus::kInProgress;
   std::string id;
-  std::string text;                   ///< of a message or reasoning; a call's arguments or input
+  std::string text;                   ///< of a message or reasoning; a call's arguments or input; a sealed summary
   std::string call_id;                ///< of a call
   std::string name;                   ///< of a call
   std::string name_space;             ///< of a call; empty: none
@@ -29,6 +29,10 @@ struct OutputItem {
 [[nodiscard]] std::string_view id_prefix(ItemKind kind);
 [[nodiscard]] inline bool is_call(ItemKind kind) {
   return kind == ItemKind::kFunctionCall || kind == ItemKind::kCustomCall;
+}
+/// Returns whether items of this kind have content parts.
+[[nodiscard]] inline bool has_parts(ItemKind kind) {
+  return kind == ItemKind::kMessage || kind == ItemKind::kReasoning;
 }
 
 /// Writes the item as an object. One in progress is as empty as it begins.

@@ -21,22 +21,39 @@ struct ToolOrigin {
 /// The tools of a request by the names that the model is shown.
 using ToolOrigins = std::unordered_map<std::string, ToolOrigin>;
 
+/// The forms in which a summary that replaces a conversation may be asked for.
+enum class Compaction : uint8_t {
+  kNone,
+  kItem,    ///< asked for by an item of the input: a response with one item
+  kObject,  ///< of /v1/responses/compact: the items that the client goes on with
+};
+
 struct ResponsesRequest : openai::ChatRequest {
+  Compaction compaction = Compaction::kNone;
   bool store = true;
   bool background = false;
   bool drops_oldest = false;         ///< truncation "auto": the oldest items go where the context is too short
   std::string previous_response_id;  ///< empty: none
-  std::vector<std::string> input;    ///< with store: all items as JSON with ids, previous responses' included
+  std::vector<std::string> input;    ///< with store: all items as JSON with ids, previous responses' included. Of
+                                     ///< /v1/responses/compact: the user's messages
   std::string echo;                  ///< members that the response repeats, as JSON without the braces
   ToolOrigins origins;
 };
 
-/// Parses the body of POST /v1/responses. `store` has previous responses and the items that references name. Items
-/// without an id get one that contains `id_base`. Errors: 400, and 404 for a previous response that is not stored.
+/// Parses the body of POST /v1/responses, or with kObject that of /v1/responses/compact. `store` has previous responses
+/// and the items that references name. Items without an id get one that contains `id_base`. Errors: 400, and 404 for a
+/// previous response that is not stored.
 [[nodiscard]] openai::ApiResult<ResponsesRequest> parse_responses_request(const std::string& body,
                                                                           const openai::RequestLimits& limits,
                                                                           const ResponseStore& store,
-                                                                          std::string_view id_base);
+                                                                          std::string_view id_base,
+                                                                          Compaction compaction = Compaction::kNone);
+
+/// Returns whether a body of POST /v1/chat/completions has the form of /v1/responses: input instead of messages.
+[[nodiscard]] bool has_input_for_messages(const std::string& body);
+/// Parses such a body. Its answer is a chat completion, so that it can continue no stored response.
+[[nodiscard]] openai::ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body,
+                                                                         const openai::RequestLimits& limits);
 
 /// Appends "ResponsesRequest": {schema}, for the components of an OpenAPI document.
 void append_request_schema(std::string& out, const openai::RequestLimits& limits);

@@ -208,7 +208,7 @@ void describe_metadata(SchemaWriter& schema) {
 
 void describe_tools(SchemaWriter& schema) {
   schema.type("array");
-  schema.json().key("items").raw(R"({"type":"object","required":["type"],"properties":{"type":{"type":"string"}}})");
+  schema.json().key("items").raw(R"({"type":"object","properties":{"type":{"type":["string","null"]}}})");
 }
 
 void describe_tool_choice(SchemaWriter& schema) {

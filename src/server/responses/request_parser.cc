@@ -4,6 +4,7 @@
 
 #include "server/openai/field.h"
 #include "server/openai/media.h"
+#include "server/responses/compaction.h"
 #include "server/responses/input_items.h"
 #include "server/responses/request.h"
 #include "server/responses/request_fields.h"
@@ -40,6 +41,8 @@ class InputReader {
  private:
   FieldError add_stored(const std::string& path, const std::string& json);
   FieldError add(const std::string& path, Json item);
+  /// Returns whether `request_.input` takes the item.
+  [[nodiscard]] bool keeps(Json item) const;
 
   ResponsesRequest& request_;
   const ResponseStore& store_;
@@ -81,22 +84,33 @@ FieldError InputReader::read(Json input) {
 FieldError InputReader::add_stored(const std::string& path, const std::string& json) {
   auto document = JsonDocument::parse(json);
   if (document.has_error()) return openai::to_api_error(document.error(), path);
-  if (request_.store) request_.input.push_back(json);
+  if (keeps(document->root())) request_.input.push_back(json);
   return converter_.add(path, document->root());
+}
+
+bool InputReader::keeps(Json item) const {
+  if (request_.compaction != Compaction::kObject) return request_.store;
+  std::string_view role;
+  return item["role"].get(role) && role == "user";
 }
 
 FieldError InputReader::add(const std::string& path, Json item) {
   std::string_view type;
   std::string_view id;
+  (void)item["type"].get(type);
   const bool is_bare_id = item["type"].is_missing() && item["role"].is_missing() && item["id"].is_string();
-  if (is_bare_id || (item["type"].get(type) && type == "item_reference")) {
+  if (is_bare_id || type == "item_reference") {
     if (!item["id"].get(id)) return bad_request(path + ".id", "{}.id: missing, or no string", path);
     const std::string stored = store_.find_item(id);
     if (!stored.empty()) return add_stored(path, stored);
     return bad_request(path + ".id", "{}.id: item '{}' is not stored", path, id.substr(0, 256));
   }
+  if (type == "compaction_trigger") {
+    if (request_.compaction == Compaction::kNone) request_.compaction = Compaction::kItem;
+    return std::nullopt;
+  }
   if (FieldError field_error = converter_.add(path, item)) return field_error;
-  if (!request_.store) return std::nullopt;
+  if (!keeps(item)) return std::nullopt;
   request_.input.push_back(complete_item(item, fmt::format("{}_i{}", id_base_, request_.input.size())));
   return std::nullopt;
 }
@@ -107,6 +121,8 @@ FieldError check_relations(const RequestFields& fields) {
     return bad_request("background", "background: allowed only with store true, since the response is fetched later");
   }
   if (conversation.messages.empty()) return bad_request("input", "input: missing, or without an item for the model");
+  // Who wants a summary asks no question and wants no call.
+  if (fields.compaction != Compaction::kNone) return std::nullopt;
   if (FieldError field_error = openai::check_media(conversation)) return field_error;
   if (conversation.forces_call() && conversation.continue_final_message) {
     return bad_request("tool_choice", "tool_choice: only auto or none where the last item is unfinished");
@@ -125,15 +141,18 @@ void add_instructions(ResponsesRequest& request, const std::string& instructions
 }  // namespace
 
 ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, const openai::RequestLimits& limits,
-                                                    const ResponseStore& store, std::string_view id_base) {
+                                                    const ResponseStore& store, std::string_view id_base,
+                                                    Compaction compaction) {
   Document document;
   RequestFields fields;
+  fields.compaction = compaction;
   fields.max_tokens_name = "max_output_tokens";
   fields.conversation.messages_name = "input";
   fields.fills_context = true;
   if (FieldError field_error = document.parse(body)) return *field_error;
   if (FieldError field_error = openai::check_unsupported(document.object(), true)) return *field_error;
   if (FieldError field_error = read_fields(document.object(), limits, fields)) return *field_error;
+  if (compaction == Compaction::kObject) fields.store = fields.background = fields.stream = false;
   if (FieldError field_error = openai::check_common(fields)) return *field_error;
   if (FieldError field_error = read_tools(fields.tools, fields.input_value, fields)) return *field_error;
   if (!fields.tool_choice.is_missing()) {
@@ -147,8 +166,29 @@ ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, con
   }
   reader.finish();
   if (FieldError field_error = check_relations(fields)) return *field_error;
+  if (fields.compaction != Compaction::kNone) ask_for_summary(fields);
   fields.echo = echo_fields(document.object());
   return ResponsesRequest(std::move(fields));
+}
+
+bool has_input_for_messages(const std::string& body) {
+  Document document;
+  if (document.parse(body)) return false;
+  const JsonObject object = document.object();
+  return object["messages"].is_missing() && (object["input"].is_array() || object["input"].is_string());
+}
+
+ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body, const openai::RequestLimits& limits) {
+  static const ResponseStore none(0);
+  auto parsed = parse_responses_request(body, limits, none, {});
+  if (parsed.has_error()) return parsed.error();
+  if (parsed->compaction != Compaction::kNone) {
+    return bad_request("input", "input: a compaction_trigger asks for what only /v1/responses gives");
+  }
+  Document document;
+  if (FieldError field_error = document.parse(body)) return *field_error;
+  parsed->include_usage = document.object()["stream_options"]["include_usage"].is_true();
+  return openai::ChatRequest(*std::move(parsed));
 }
 
 }  // namespace millrace::server::responses

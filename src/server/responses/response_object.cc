@@ -78,4 +78,15 @@ void write_response(JsonWriter& json, const ResponseHead& head, const ResponseSt
   json.raw(head.echo).end_object();
 }
 
+void write_compaction(JsonWriter& json, std::span<const StoredItem> kept, const ResponseState& state,
+                      const openai::ResponseInfo& info, const ChoiceOptions& options) {
+  json.begin_object().member("id", info.id).member("object", "response.compaction");
+  json.member("created_at", info.created_s).key("output").begin_array();
+  for (const StoredItem& item : kept) json.raw(item.json);
+  for (const OutputItem& item : state.output) write_item(json, item, options);
+  json.end_array().key("usage");
+  write_response_usage(json, *state.usage);
+  json.end_object();
+}
+
 }  // namespace millrace::server::responses

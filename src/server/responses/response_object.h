@@ -8,6 +8,7 @@
 
 #include "server/openai/response_writer.h"
 #include "server/responses/output_items.h"
+#include "server/responses/store.h"
 
 /// The response object, which events carry and the store keeps.
 namespace millrace::server::responses {
@@ -34,6 +35,9 @@ struct ResponseState {
 /// Writes the response object.
 void write_response(JsonWriter& json, const ResponseHead& head, const ResponseState& state,
                     const openai::ResponseInfo& info, const ChoiceOptions& options);
+/// Writes the object of /v1/responses/compact, whose output is the items that are `kept`, and then those of `state`.
+void write_compaction(JsonWriter& json, std::span<const StoredItem> kept, const ResponseState& state,
+                      const openai::ResponseInfo& info, const ChoiceOptions& options);
 /// Returns the name of an error inside of a response.
 [[nodiscard]] std::string_view failure_code(const openai::ApiError& error);
 

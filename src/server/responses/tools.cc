@@ -47,6 +47,13 @@ FieldError read_name(const std::string& path, JsonObject object, std::string& na
   return bad_request(path + ".name", "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxToolName);
 }
 
+/// Replaces a tool in the form of chats, {"type": "function", "function": {…}}, by its inner object. Returns the path.
+std::string unwrap(const std::string& path, std::string_view type, JsonObject& tool) {
+  const bool is_own = type == "function" || type == "custom";
+  if (!is_own || tool["name"].is_string() || !tool[type].get(tool)) return path;
+  return fmt::format("{}.{}", path, type);
+}
+
 bool describes_object(JsonObject schema) {
   std::string_view type;
   const Json given = schema["type"];
@@ -81,8 +88,10 @@ FieldError ToolReader::read(const std::string& path, Json value, std::string_vie
   std::string type;
   if (!value.get(tool)) return wrong_type(path, value, "an object");
   if (FieldError field_error = read_text_member(path, tool, "type", type)) return field_error;
-  if (type == "function") return read_function(path, tool, name_space);
-  if (type == "custom") return read_custom(path, tool, name_space);
+  if (type.empty()) type = "function";
+  const std::string inner_path = unwrap(path, type, tool);
+  if (type == "function") return read_function(inner_path, tool, name_space);
+  if (type == "custom") return read_custom(inner_path, tool, name_space);
   if (type == "namespace" && name_space.empty()) return read_namespace(path, tool);
   if (is_hosted(type)) {
     log::debug("a request's tool of type {} is left out: no server of this program hosts it", type);
@@ -206,7 +215,8 @@ FieldError find_tool(const std::string& path, Json value, const ResponsesRequest
   if (!value.get(object)) return wrong_type(path, value, "an object");
   std::string type;
   if (FieldError field_error = read_text_member(path, object, "type", type)) return field_error;
-  if (FieldError field_error = find_by_name(path, object, request, found)) return field_error;
+  const std::string inner_path = unwrap(path, type.empty() ? "function" : type, object);
+  if (FieldError field_error = find_by_name(inner_path, object, request, found)) return field_error;
   const std::vector<Tool>& tools = request.conversation.tools;
   const auto tool = std::ranges::find(tools, found, &Tool::name);
   const std::string_view wanted = tool != tools.end() && tool->is_custom ? "custom" : "function";

@@ -214,6 +214,15 @@ TEST_CASE("Results of tools come before the text of their message") {
   CHECK(with(R"(,"is_error":true)") == "tool:<t>Error|");
 }
 
+TEST_CASE("A call without input has no arguments") {
+  for (const char* input : {"", R"(,"input":null)", R"(,"input":{})"}) {
+    CHECK(
+        conversation_of(fmt::format(R"({{"role":"assistant","content":[{{"type":"tool_use","id":"t","name":"f"{}}}]}},)"
+                                    R"({{"role":"user","content":"c"}})",
+                                    input)) == "assistant:[t f {}]|user:c|");
+  }
+}
+
 TEST_CASE("An assistant at the end is continued") {
   const auto request = parse_ok("", R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}])");
   CHECK(request.conversation.continue_final_message);

@@ -114,6 +114,16 @@ TEST_CASE("Items that other clients send are accepted") {
   CHECK(request.conversation.messages[1].tool_calls[0].arguments == R"({"a":1})");
 }
 
+TEST_CASE("A function call without arguments has none") {
+  for (const char* arguments : {"", R"(,"arguments":null)", R"(,"arguments":"{}")"}) {
+    const ResponsesRequest request = with_items(
+        fmt::format(R"({{"role":"user","content":"x"}},{{"type":"function_call","call_id":"c","name":"f"{}}},)"
+                    R"({{"type":"function_call_output","call_id":"c","output":"y"}})",
+                    arguments));
+    CHECK(request.conversation.messages[1].tool_calls[0].arguments == "{}");
+  }
+}
+
 TEST_CASE("Reasoning is its content or else its summary") {
   const ResponsesRequest request = with_items(
       R"({"type":"reasoning","id":"r","summary":[{"type":"summary_text","text":"S"}],"encrypted_content":"b64"},)"
@@ -178,7 +188,7 @@ TEST_CASE("Items of types that are new say nothing") {
   const ResponsesRequest request =
       with_items(R"({"role":"user","content":"a"},{"type":"telepathy","content":5},)"
                  R"({"type":"agent_message","author":"b","content":[{"type":"input_text","text":"done"},)"
-                 R"({"type":"encrypted_content","encrypted_content":"z"}]},{"type":"agent_message"},)"
+                 R"({"type":"encrypted_content","encrypted_content":"gAAAAABo"}]},{"type":"agent_message"},)"
                  R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}"},)"
                  R"({"type":"function_call_output","call_id":"c","output":[{"type":"encrypted_content"}]})");
   const auto& messages = request.conversation.messages;
@@ -188,6 +198,15 @@ TEST_CASE("Items of types that are new say nothing") {
   CHECK(messages[3].content == "[encrypted_content left out: this model reads text only]");
   check_refusal(R"({"input":[{"type":"telepathy"}]})", 400, "input");
   check_refusal(R"({"input":[{"role":"user","content":[{"type":"telepathy"}]}]})", 400, "input[0].content[0]");
+}
+
+TEST_CASE("An agent reads the task that another gives it") {
+  const ResponsesRequest request =
+      with_items(R"({"type":"agent_message","author":"/root","recipient":"/root/a","content":[)"
+                 R"({"type":"input_text","text":"Task name: /root/a\nPayload:\n"},)"
+                 R"({"type":"encrypted_content","encrypted_content":"Count the whales."}]})");
+  REQUIRE(request.conversation.messages.size() == 1);
+  CHECK(request.conversation.messages[0].content == "Task name: /root/a\nPayload:\n\nCount the whales.");
 }
 
 TEST_CASE("An item may add tools") {
@@ -219,7 +238,7 @@ TEST_CASE("Bad items are refused by their path") {
   check(R"({"type":"function_call","name":"f","arguments":""})", "input[1].call_id");
   check(R"({"type":"function_call","call_id":"c","arguments":""})", "input[1].name");
   check(R"({"type":"function_call","call_id":"c","name":"","arguments":""})", "input[1].name");
-  check(R"({"type":"function_call","call_id":"c","name":"f"})", "input[1].arguments");
+  check(R"({"type":"function_call","call_id":"c","name":"f","arguments":1})", "input[1].arguments");
   check(R"({"type":"custom_tool_call","call_id":"c","name":"f"})", "input[1].input");
   check(R"({"type":"function_call_output","call_id":"c"})", "input[1].output");
   check(R"({"type":"item_reference","id":"msg_1"})", "input[1].id");
@@ -243,6 +262,20 @@ TEST_CASE("Functions namespaces and custom tools are shown as functions") {
   CHECK(request.origins.at("b__go").name_space == "b");
 }
 
+TEST_CASE("Tools in the form of chats are those of responses") {
+  const std::string flat = with_tools(kSearch).conversation.tools_json;
+  for (const char* tool : {R"({"type":"function","function":{"name":"find","parameters":{"type":"object"}}})",
+                           R"({"type":null,"name":"find","parameters":{"type":"object"}})",
+                           R"({"name":"find","parameters":{"type":"object"}})"}) {
+    for (const char* choice :
+         {R"({"type":"function","name":"find"})", R"({"type":"function","function":{"name":"find"}})"}) {
+      const ResponsesRequest request = with_tools(tool, fmt::format(R"(,"tool_choice":{})", choice));
+      CHECK(request.conversation.tools_json == flat);
+      CHECK(request.conversation.chosen_tool == "find");
+    }
+  }
+}
+
 TEST_CASE("The grammar of a custom tool is in its description") {
   const ResponsesRequest request =
       with_tools(R"({"type":"custom","name":"p","description":"D","format":{"type":"grammar","syntax":"lark",)"
@@ -260,7 +293,7 @@ TEST_CASE("Bad tools are refused") {
   check("1", "tools[0]");
   check(R"({"type":"hammer","name":"f"})", "tools[0].type");
   check(R"({"type":"function"})", "tools[0].name");
-  check(R"({"type":"function","function":{"name":"f"}})", "tools[0].name");
+  check(R"({"type":"function","function":{"parameters":{}}})", "tools[0].function.name");
   check(R"({"type":"function","name":"f","parameters":1})", "tools[0].parameters");
   check(R"({"type":"function","name":"f","strict":1})", "tools[0].strict");
   check(R"({"type":"function","name":"f"},{"type":"custom","name":"f"})", "tools");
