@@ -2,6 +2,7 @@
 openai-codex-cli-bin; without that package the tests skip."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -37,10 +38,11 @@ def run_codex(tmp_path):
     if not AGENT_SERVER.exists():
         pytest.skip(f"{AGENT_SERVER} is not built")
 
-    def run(script):
+    def run(script, config=CONFIG):
         for folder in ("home", "work", "prompts"):
+            shutil.rmtree(tmp_path / folder, ignore_errors=True)
             (tmp_path / folder).mkdir()
-        (tmp_path / "home" / "config.toml").write_text(CONFIG)
+        (tmp_path / "home" / "config.toml").write_text(config)
         (tmp_path / "script.json").write_text(json.dumps([{"after": after, "write": write} for after, write in script]))
         environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(tmp_path / "home"), "CODEX": CODEX,
                        "CODEX_HOME": str(tmp_path / "home"), "MILLRACE_API_KEY": "made-up",
@@ -81,3 +83,19 @@ def test_codex_calls_a_tool_of_a_namespace(run_codex):
     assert [each["text"] for each in items_of(events, "agent_message")] == ["All done."]
     assert len(prompts) == 2 and "unsupported call" not in prompts[1]
     assert '"name": "multi_agent_v1__close_agent"' in prompts[1][len(prompts[0]):]
+
+
+def test_codex_compacts_its_conversation(run_codex):
+    first = ("", call("exec_command", cmd="seq 20000", max_output_tokens=8000))
+    _, prompts = run_codex([first, ("<tool>", "All done.")])
+    # The bytes of a prompt are its tokens here. The first prompt fits, and the one with the result of the call does not.
+    assert len(prompts) == 2 and len(prompts[1]) > len(prompts[0]) + 10000
+    limit = (len(prompts[0]) + len(prompts[1])) // 2
+    # Codex leaves the summary to the server where its provider has this name, as that of openai_base_url has.
+    config = f"model_auto_compact_token_limit = {limit}\n" + CONFIG.replace('name = "millrace"', 'name = "OpenAI"')
+    script = [first, ("<tool>", call("exec_command", cmd="echo more")), ("about to be cut off", "They go up to 20000."),
+              ("They go up to 20000.", "All done.")]
+    events, prompts = run_codex(script, config)
+    assert [each["text"] for each in items_of(events, "agent_message")][-1] == "All done."
+    assert "about to be cut off" in prompts[-2] and prompts[-2].startswith(prompts[-3][:len(prompts[0]) // 2])
+    assert "They go up to 20000." in prompts[-1] and "about to be cut off" not in prompts[-1] and "<tool>" not in prompts[-1]
