@@ -56,6 +56,7 @@ void fill_latents(tensor::Backend& backend, const tensor::LatentShape& shape, co
 double bits_of(WeightFormat format, tensor::DType dtype) {
   if (format == WeightFormat::kFp8) return 8.25;
   if (format == WeightFormat::kQ8_0) return 8.5;
+  if (format == WeightFormat::kW4) return 4.19;  // scales of 128, or of queries
   return 8.0 * static_cast<double>(tensor::size_of(dtype));
 }
 
@@ -88,6 +89,8 @@ class Expansions {
                                 .data = reinterpret_cast<const std::byte*>(kv_b.data())};
     };
     if (format_ == WeightFormat::kCompute) return backend.pack_latent_expansion(matrix(rows, shape.latent_dim), shape);
+    if (format_ == WeightFormat::kW4)  // as compressed-tensors stores W4A16
+      return backend.pack_latent_code_rows(tensor::quantize_w4(matrix(rows, shape.latent_dim), 128).view(), shape);
     const tensor::CodeStorage queries = make_codes(matrix(heads * shape.latent_dim, shape.nope_dim), format_);
     const tensor::CodeStorage values = make_codes(matrix(heads * shape.value_dim, shape.latent_dim), format_);
     return backend.pack_latent_codes(queries.view(), values.view(), shape);
@@ -198,8 +201,10 @@ int main(int argc, char** argv) {
   const BenchOptions options =
       parse_options(argc, argv, "latent attention: decode in GB/s, prefill in GFLOP/s", {.weights = true});
   for (const WeightFormat format : options.weights) {
-    if (format == WeightFormat::kCompute || format == WeightFormat::kFp8 || format == WeightFormat::kQ8_0) continue;
-    fmt::print(stderr, "--weights: found '{}', wanted compute, fp8 or q8_0\n", name_of(format, options.dtype));
+    if (format == WeightFormat::kCompute || format == WeightFormat::kFp8 || format == WeightFormat::kQ8_0 ||
+        format == WeightFormat::kW4)
+      continue;
+    fmt::print(stderr, "--weights: found '{}', wanted compute, fp8, q8_0 or w4\n", name_of(format, options.dtype));
     return 2;
   }
   for (const int threads : options.threads) {

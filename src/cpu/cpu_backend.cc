@@ -260,13 +260,14 @@ class CpuBackend final : public Backend {
   std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b, const LatentShape& shape) override {
     return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);
   }
-  bool keeps_fp8_latents(const Fp8Matrix& kv_b, const LatentShape& shape) const override {
-    return CpuLatentExpansion::keeps_fp8(kv_b, shape);
-  }
+  bool packs_fp8_latents() const override { return true; }
   bool packs_latent_codes() const override { return true; }
   std::unique_ptr<LatentExpansion> pack_latent_codes(const CodeMatrix& queries, const CodeMatrix& values,
                                                      const LatentShape& shape) override {
     return std::make_unique<CpuLatentExpansion>(device_, queries, values, shape);
+  }
+  std::unique_ptr<LatentExpansion> pack_latent_code_rows(const CodeMatrix& kv_b, const LatentShape& shape) override {
+    return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);
   }
   std::unique_ptr<LatentExpansion> pack_fp8_latent_expansion(const Fp8Matrix& kv_b, const LatentShape& shape) override {
     return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);

@@ -44,16 +44,20 @@ Matrix rows_of(Matrix matrix, int64_t begin, int64_t end) {
   return matrix;
 }
 
-/// Multiplies each head's part of some rows by that head's matrix: out_h = x_h · W_hᵀ. The heads' blocks share a
-/// parallel region.
+/// Multiplies each head's part of some rows by that head's matrix: out_h = x_h · W_hᵀ. Groups of a head's features may
+/// have operands of their own; each takes as many panels of the matrix. The heads' blocks share a parallel region.
 class HeadMatmul {
  public:
-  HeadMatmul(Device& device, const std::vector<std::unique_ptr<CpuPackedWeight>>& weights, int64_t rows)
+  /// `features` are those of a head, without the zeros after each group.
+  HeadMatmul(Device& device, const std::vector<std::unique_ptr<CpuPackedWeight>>& weights, int64_t groups,
+             int64_t features, int64_t rows)
       : device_(device),
         weights_(weights),
         packer_(device, weights.front()->layout(), weights.front()->in_features()),
+        groups_(groups),
+        group_features_(features / groups),
         rows_(rows),
-        lhs_(device.latent_lhs.reserve(weights.size() * packer_.bytes(rows))) {}
+        lhs_(device.latent_lhs.reserve(weights.size() * static_cast<size_t>(groups) * packer_.bytes(rows))) {}
 
   /// Returns the scratch that put_row() takes, a multiple of 64.
   [[nodiscard]] size_t scratch_bytes() const {
@@ -61,49 +65,65 @@ class HeadMatmul {
            static_cast<size_t>(round_up(weights_.front()->in_features(), 64 / sizeof(float))) * sizeof(float);
   }
 
-  /// Packs a row of a head's LHS, in the compute dtype.
-  void put_row(const std::byte* values, size_t head, int64_t row, std::byte* scratch) const {
+  /// Packs a row of the LHS of a head and a group, in the compute dtype.
+  void put_row(const std::byte* values, int64_t head, int64_t group, int64_t row, std::byte* scratch) const {
     const Matrix x{.data = const_cast<std::byte*>(values),
                    .dtype = device_.compute_dtype,
                    .rows = 1,
                    .cols = weights_.front()->in_features()};
     packer_.encode_row(x, 0, reinterpret_cast<float*>(scratch + encoded_bytes()), scratch);
-    packer_.put_row(scratch, operand(head), row);
+    packer_.put_row(scratch, operand(head, group), row);
   }
 
   /// Stores the results in columns [head · stride, …) of `out` (compute).
   void run(const Matrix& out, int64_t stride) const {
-    const int64_t blocks = product(0).block_count();
+    const BlockedGemm first = product(0, 0);
+    const int64_t blocks = first.block_count();
+    const int64_t group_blocks = first.panel_blocks() / groups_;
+    CHECK(group_blocks * groups_ == first.panel_blocks(), "{} blocks of panels for {} groups of features",
+          first.panel_blocks(), groups_);
     const int64_t count = blocks * std::ssize(weights_);
     device_.pool.run_ranges(count, [&](int64_t begin, int64_t end, int slot) {
       std::byte* const scratch = device_.slot_scratch[static_cast<size_t>(slot)].reserve(BlockedGemm::kMaxScratchBytes);
       for (int64_t block = begin; block < end; ++block) {
         const int64_t head = block / blocks;
-        product(static_cast<size_t>(head)).run(block % blocks, scratch, [&](const PanelResult& sums) {
-          for (int64_t i = 0; i < sums.rows; ++i) {
-            std::byte* const to = row_of<std::byte>(out, sums.first_row + i) +
-                                  static_cast<size_t>(head * stride + sums.feature) * tensor::size_of(out.dtype);
-            device_.store_row(sums.row(i), to, out.dtype, sums.features);
-          }
+        const int64_t group = block % first.panel_blocks() / group_blocks;
+        product(head, group).run(block % blocks, scratch, [&](const PanelResult& sums) {
+          store(sums, head, group, out, stride);
         });
       }
     });
   }
 
  private:
+  /// Stores the sums of a panel but those of the zeros after the group.
+  void store(const PanelResult& sums, int64_t head, int64_t group, const Matrix& out, int64_t stride) const {
+    const int64_t within = sums.feature - group * (weights_.front()->own_features() / groups_);
+    const int64_t first = head * stride + group * group_features_ + within;
+    const int64_t features = std::min(sums.features, group_features_ - within);
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      std::byte* const to =
+          row_of<std::byte>(out, sums.first_row + i) + static_cast<size_t>(first) * tensor::size_of(out.dtype);
+      device_.store_row(sums.row(i), to, out.dtype, features);
+    }
+  }
   [[nodiscard]] size_t encoded_bytes() const {
     return static_cast<size_t>(round_up(static_cast<int64_t>(packer_.row_bytes()), 64));
   }
-  [[nodiscard]] LhsBuffer operand(size_t head) const { return {lhs_ + head * packer_.bytes(rows_), rows_}; }
-  [[nodiscard]] BlockedGemm product(size_t head) const {
-    return {device_, packer_.view(operand(head)), rows_, *weights_[head]};
+  [[nodiscard]] LhsBuffer operand(int64_t head, int64_t group) const {
+    return {lhs_ + static_cast<size_t>(head * groups_ + group) * packer_.bytes(rows_), rows_};
+  }
+  [[nodiscard]] BlockedGemm product(int64_t head, int64_t group) const {
+    return {device_, packer_.view(operand(head, group)), rows_, *weights_[static_cast<size_t>(head)]};
   }
 
   Device& device_;
   const std::vector<std::unique_ptr<CpuPackedWeight>>& weights_;
   const LhsPacker packer_;
+  int64_t groups_;          // of a head's features
+  int64_t group_features_;  // of a group, without zeros
   int64_t rows_;
-  std::byte* lhs_;
+  std::byte* lhs_;  // [heads, groups] operands
 };
 
 /// The op for some rows. The absorbed form: a query goes to the space of latents by its head's W_UKᵀ, attends there to
@@ -120,9 +140,9 @@ class LatentAttention {
     results_.data = queries_.data + bytes;
   }
 
-  /// Returns the bytes of queries and results per row.
-  [[nodiscard]] static int64_t row_bytes(const Device& device, const LatentShape& shape) {
-    return int64_t{shape.head_count} * (shape.key_dim() + shape.latent_dim) *
+  /// Returns the bytes of queries, their operands and results per row.
+  [[nodiscard]] static int64_t row_bytes(const Device& device, const LatentShape& shape, int64_t query_groups) {
+    return int64_t{shape.head_count} * (shape.key_dim() + shape.latent_dim + (query_groups - 1) * shape.nope_dim) *
            static_cast<int64_t>(tensor::size_of(device.compute_dtype));
   }
 
@@ -144,7 +164,7 @@ class LatentAttention {
   /// Fills the queries: W_UKᵀ times the first channels of a head's query, then the rotated ones. `cos` and `sin` are
   /// [rows, rope_dim / 2].
   void project_queries(const Matrix& q, const float* cos, const float* sin) {
-    const HeadMatmul to_latents(device_, expansion_.queries(), rows_);
+    const HeadMatmul to_latents(device_, expansion_.queries(), expansion_.query_groups(), shape_.latent_dim, rows_);
     const int32_t half = shape_.rope_dim / 2;
     const size_t packing_bytes = to_latents.scratch_bytes();
     const size_t narrow_bytes = static_cast<size_t>(round_up(shape_.nope_dim, 16)) * sizeof(float);
@@ -157,10 +177,12 @@ class LatentAttention {
       for (int64_t row = begin; row < end; ++row) {
         const auto* from = row_of<float>(q, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += shape_.nope_dim + shape_.rope_dim) {
-          const float* const factors = expansion_.query_factors(head);
-          for (int32_t i = 0; factors != nullptr && i < shape_.nope_dim; ++i) changed[i] = from[i] * factors[i];
-          device_.store_row(factors != nullptr ? changed : from, narrow, device_.compute_dtype, shape_.nope_dim);
-          to_latents.put_row(narrow, static_cast<size_t>(head), row, packing);
+          for (int64_t group = 0; group < expansion_.query_groups(); ++group) {
+            const float* const factors = expansion_.query_factors(head, group);
+            for (int32_t i = 0; factors != nullptr && i < shape_.nope_dim; ++i) changed[i] = from[i] * factors[i];
+            device_.store_row(factors != nullptr ? changed : from, narrow, device_.compute_dtype, shape_.nope_dim);
+            to_latents.put_row(narrow, head, group, row, packing);
+          }
           std::memcpy(changed, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
           device_.kernels.rotate(changed, cos + row * half, sin + row * half, half);
           std::byte* const to =
@@ -174,13 +196,13 @@ class LatentAttention {
 
   /// Computes out = W_UV times each head's result.
   void expand(const Matrix& out) const {
-    const HeadMatmul from_latents(device_, expansion_.values(), rows_);
+    const HeadMatmul from_latents(device_, expansion_.values(), 1, shape_.value_dim, rows_);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
       std::byte* const packing = device_.slot_scratch[static_cast<size_t>(slot)].reserve(from_latents.scratch_bytes());
       for (int64_t row = begin; row < end; ++row) {
         const auto* from = row_of<std::byte>(results_, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += bytes_of(shape_.latent_dim))
-          from_latents.put_row(from, static_cast<size_t>(head), row, packing);
+          from_latents.put_row(from, head, 0, row, packing);
       }
     });
     from_latents.run(out, shape_.value_dim);
@@ -207,7 +229,8 @@ void latent_attention(Device& device, Matrix q, const LatentShape& shape, const 
   CHECK(rotary.rotary_dim == shape.rope_dim, "{} rotary channels, wanted {}", rotary.rotary_dim, shape.rope_dim);
   CHECK(chosen.cols == 0 || chosen.rows == q.rows, "chosen tokens of {} rows, wanted {}", chosen.rows, q.rows);
   const RotaryAngles& angles = angles_for(device, rotary, positions_of(batch));
-  const int64_t at_once = std::max<int64_t>(1, kMaxLatentBytes / LatentAttention::row_bytes(device, shape));
+  const int64_t row_bytes = LatentAttention::row_bytes(device, shape, expansion.query_groups());
+  const int64_t at_once = std::max<int64_t>(1, kMaxLatentBytes / row_bytes);
   for (int64_t begin = 0; begin < q.rows; begin += at_once) {
     const int64_t end = std::min(q.rows, begin + at_once);
     const RowSlice slice(batch, static_cast<int32_t>(begin), static_cast<int32_t>(end));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cpu/transposed_codes.h"
 #include "tensor/slices.h"
 
 namespace millrace::cpu {
@@ -92,18 +93,16 @@ CpuLatentExpansion::CpuLatentExpansion(Device& device, const HostTensor& kv_b, c
   });
 }
 
-bool CpuLatentExpansion::keeps_fp8(const Fp8Matrix& kv_b, const LatentShape& shape) {
-  return has_row_groups(kv_b, shape) || kv_b.column_blocks == 1;
-}
-
 CpuLatentExpansion::CpuLatentExpansion(Device& device, const Fp8Matrix& kv_b, const LatentShape& shape) {
   check_shape(kv_b.name, {kv_b.rows, kv_b.cols}, shape, head_rows(shape), shape.latent_dim);
-  CHECK(keeps_fp8(kv_b, shape), "{}: blocks of {} x {} cannot be transposed", kv_b.name, kv_b.block_rows,
-        kv_b.block_cols);
   const bool has_groups = has_row_groups(kv_b, shape);
+  const bool keeps_queries = has_groups || kv_b.column_blocks == 1;
   const int64_t group = std::min<int64_t>(shape.nope_dim, tensor::rows_per_scale(kv_b, head_rows(shape)));
   for_each_head(shape, [&](TermRange key_rows, TermRange value_rows) {
+    const Fp8Matrix values = tensor::row_slice(kv_b, value_rows);
+    values_.push_back(pack_fp8_weight(device, {&values, 1}));
     const Fp8Matrix keys = tensor::row_slice(kv_b, key_rows);
+    if (!keeps_queries) return add_decoded_queries(device, keys.name, tensor::decode(keys), keys.rows, keys.cols);
     std::vector<std::byte> codes;
     Fp8Matrix queries = transposed(keys, has_groups ? group : keys.rows, codes);
     if (!has_groups) {
@@ -111,8 +110,6 @@ CpuLatentExpansion::CpuLatentExpansion(Device& device, const Fp8Matrix& kv_b, co
       std::ranges::fill(queries.scales, 1.0f);
     }
     queries_.push_back(pack_fp8_weight(device, {&queries, 1}));
-    const Fp8Matrix values = tensor::row_slice(kv_b, value_rows);
-    values_.push_back(pack_fp8_weight(device, {&values, 1}));
   });
 }
 
@@ -128,6 +125,39 @@ CpuLatentExpansion::CpuLatentExpansion(Device& device, const CodeMatrix& queries
     add(queries, shape.latent_dim, queries_);
     add(values, shape.value_dim, values_);
   }
+}
+
+CpuLatentExpansion::CpuLatentExpansion(Device& device, const CodeMatrix& kv_b, const LatentShape& shape) {
+  check_shape(kv_b.name, {kv_b.rows, kv_b.cols}, shape, head_rows(shape), shape.latent_dim);
+  const bool keeps_codes = can_transpose_codes(kv_b);
+  if (keeps_codes) query_groups_ = kv_b.groups();
+  for_each_head(shape, [&](TermRange key_rows, TermRange value_rows) {
+    add_queries(device, tensor::row_slice(kv_b, key_rows), keeps_codes);
+    const CodeMatrix values = tensor::row_slice(kv_b, value_rows);
+    values_.push_back(pack_code_weight(device, {&values, 1}));
+  });
+}
+
+void CpuLatentExpansion::add_queries(Device& device, const CodeMatrix& keys, bool keeps_codes) {
+  if (keeps_codes) {
+    const TransposedCodes turned = transposed_codes(keys);
+    const CodeMatrix queries = turned.codes.view();
+    queries_.push_back(pack_code_weight(device, {&queries, 1}));
+    query_factors_.insert(query_factors_.end(), turned.factors.begin(), turned.factors.end());
+    return;
+  }
+  std::vector<float> decoded(static_cast<size_t>(keys.rows * keys.cols));
+  for (int64_t row = 0; row < keys.rows; ++row)
+    tensor::read_floats(keys, row, 0, keys.cols, decoded.data() + row * keys.cols);
+  add_decoded_queries(device, keys.name, decoded, keys.rows, keys.cols);
+}
+
+void CpuLatentExpansion::add_decoded_queries(Device& device, const std::string& name, const std::vector<float>& keys,
+                                             int64_t rows, int64_t cols) {
+  const std::vector<std::byte> bytes = transposed(reinterpret_cast<const std::byte*>(keys.data()), rows, cols,
+                                                  cols * static_cast<int64_t>(sizeof(float)), sizeof(float));
+  const HostTensor queries{.name = name, .dtype = tensor::DType::kF32, .shape = {cols, rows}, .data = bytes.data()};
+  queries_.push_back(pack_weight(device, {&queries, 1}));
 }
 
 }  // namespace millrace::cpu

@@ -38,7 +38,7 @@ struct PackingRules {
   bool quantizes_all = true;   ///< a quantization of 8 bits applies to weights that are not stored so
   bool keeps_fp8 = false;      ///< weights that are stored in E4M3 keep it, without a quantization
   bool keeps_codes = false;    ///< weights that are stored in codes keep them, without a quantization
-  bool keeps_latents = false;  ///< so do the parts of an expansion of latents that are stored apart
+  bool keeps_latents = false;  ///< so do expansions of latents
   bool mixes_codes = false;    ///< gate and up, and the experts of a layer, may differ in their kinds of codes
 
   /// Returns whether the formats of stored weights decide how weights are packed.

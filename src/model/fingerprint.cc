@@ -231,6 +231,7 @@ weights::ZeroArray::Order usual_zeros(weights::CodeOrder codes) {
     case weights::CodeOrder::kRows: return Order::kDownN;
     case weights::CodeOrder::kNibblesAwq:
     case weights::CodeOrder::kRowsAwq: return Order::kNibblesAwq;
+    case weights::CodeOrder::kTilesAwq: return Order::kScaled;
     case weights::CodeOrder::kWordsDownK:
     case weights::CodeOrder::kNibblesDownN: break;
   }

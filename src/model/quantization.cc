@@ -10,6 +10,7 @@ namespace millrace::model {
 namespace {
 
 constexpr std::string_view kMethod = "millrace-w8";
+constexpr std::string_view kChannelInt8 = "w8a8_int8";  // of SGLang
 constexpr std::string_view kCompressedTensors = "compressed-tensors";
 constexpr std::string_view kCompressedFormat = "int-quantized";
 constexpr std::string_view kPackedFormat = "pack-quantized";
@@ -142,6 +143,8 @@ StoredQuantization read_quantization(FieldReader& fields) {
   if (!object) return {};
   FieldReader own(fields.source() + ": " + std::string(key), *object);
   const std::string method = own.text_or("quant_method", "unknown");
+  // What is stored without scales stays so.
+  if (method == kChannelInt8) return {Quantization::kW8A8Int8, true, {}};
   const bool is_computed =
       method == kMethod ||
       (method == kCompressedTensors && own.text_or("format", std::string(kCompressedFormat)) == kCompressedFormat);

@@ -228,15 +228,21 @@ std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(con
   const WeightPart& found = part(name);
   std::vector<float> decoded;
   std::unique_ptr<tensor::LatentExpansion> expansion;
+  const PackedBits bits = packed_bits({&name, 1});
   if (found.latents) {
     if (found.latents->key_dim() != shape.nope_dim || found.latents->value_dim() != shape.value_dim)
       throw std::runtime_error(fmt::format("{}: heads of {} + {} rows, wanted {} + {}", name, found.latents->key_dim(),
                                            found.latents->value_dim(), shape.nope_dim, shape.value_dim));
     const LatentCodes codes = parts_.latent_codes(found);
     expansion = backend_.pack_latent_codes(codes.queries.view(), codes.values.view(), shape);
-  } else if (packed_bits({&name, 1}) == PackedBits::kFp8) {
-    const Fp8Matrix kv_b = parts_.fp8_matrix(name);
-    if (backend_.keeps_fp8_latents(kv_b, shape)) expansion = backend_.pack_fp8_latent_expansion(kv_b, shape);
+  } else if (bits == PackedBits::kFp8 && backend_.packs_fp8_latents()) {
+    expansion = backend_.pack_fp8_latent_expansion(parts_.fp8_matrix(name), shape);
+  } else if (found.matrix && found.matrix->per_channel_scales && backend_.packs_latent_codes() &&
+             backend_.compute_dtype() == tensor::DType::kBF16) {
+    expansion = backend_.pack_latent_code_rows(tensor::to_codes(*found.matrix).view(), shape);
+  } else if (bits == PackedBits::k4 && parts_.keeps_latents()) {
+    const CodeMatrix kv_b = code_matrices({&name, 1}, PackedTogether::kStacked, memory).front();
+    expansion = backend_.pack_latent_code_rows(kv_b, shape);
   }
   if (expansion == nullptr) expansion = backend_.pack_latent_expansion(unquantized(found, memory, decoded), shape);
   count(name);

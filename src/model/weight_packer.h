@@ -82,8 +82,7 @@ class WeightPacker {
   std::unique_ptr<tensor::PackedWeight> pack_plain(const std::vector<std::string>& names, bool keeps_f32 = false);
 
   /// Packs the expansion of latents. No quantization applies to it, since queries go through its transpose, whose rows
-  /// have no common scales. In FP8, or in codes that a GGUF file has in order, it stays as stored where the backend
-  /// keeps it.
+  /// have no common scales. In FP8 or in codes it stays as stored where the backend keeps it.
   std::unique_ptr<tensor::LatentExpansion> pack_latent_expansion(const std::string& name,
                                                                  const tensor::LatentShape& shape);
 

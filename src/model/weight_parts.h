@@ -87,6 +87,8 @@ class WeightParts {
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part that is stored in E4M3, in place.
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
+  /// Returns whether expansions of latents in codes keep them.
+  [[nodiscard]] bool keeps_latents() const { return options_.rules.keeps_latents; }
   /// Returns the codes of a part that has StoredLatents.
   [[nodiscard]] LatentCodes latent_codes(const WeightPart& part) const;
   /// Returns weights that are packed together in codes, as stored or quantized: see model::code_matrices().

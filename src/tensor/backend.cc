@@ -155,15 +155,15 @@ std::unique_ptr<LatentExpansion> Backend::pack_latent_expansion(const HostTensor
   CHECK(false, "{} computes no latent attention", description());
 }
 
-bool Backend::keeps_fp8_latents(const Fp8Matrix&, const LatentShape&) const {
-  return false;
-}
-
 std::unique_ptr<LatentExpansion> Backend::pack_fp8_latent_expansion(const Fp8Matrix&, const LatentShape&) {
   CHECK(false, "{} keeps no expansion of latents in FP8", description());
 }
 
 std::unique_ptr<LatentExpansion> Backend::pack_latent_codes(const CodeMatrix&, const CodeMatrix&, const LatentShape&) {
+  CHECK(false, "{} keeps no expansion of latents in codes", description());
+}
+
+std::unique_ptr<LatentExpansion> Backend::pack_latent_code_rows(const CodeMatrix&, const LatentShape&) {
   CHECK(false, "{} keeps no expansion of latents in codes", description());
 }
 

@@ -190,7 +190,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 10;
+inline constexpr int kArithmeticRevision = 11;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -268,19 +268,24 @@ class Backend {
   /// key precede those for the value. It requires Feature::kLatentAttention.
   [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b,
                                                                                const LatentShape& shape);
-  /// Returns whether pack_fp8_latent_expansion keeps such rows in E4M3. The answer is the same for the heads of every
-  /// rank.
-  [[nodiscard]] virtual bool keeps_fp8_latents(const Fp8Matrix& kv_b, const LatentShape& shape) const;
-  /// Packs such rows without decoding them; requires keeps_fp8_latents().
+  /// Returns whether pack_fp8_latent_expansion exists.
+  [[nodiscard]] virtual bool packs_fp8_latents() const { return false; }
+  /// Packs such rows in E4M3. Those for the key are decoded where the transpose cannot keep them, which follows from
+  /// blocks and heads alone.
   [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_fp8_latent_expansion(const Fp8Matrix& kv_b,
                                                                                    const LatentShape& shape);
-  /// Returns whether pack_latent_codes exists. Its products quantize inputs as those of pack_codes do.
+  /// Returns whether pack_latent_codes and pack_latent_code_rows exist. Their products quantize inputs as those of
+  /// pack_codes do.
   [[nodiscard]] virtual bool packs_latent_codes() const { return false; }
   /// Packs the parts of such rows in codes: `queries` [heads·latent_dim, nope_dim], the transpose of each head's rows
   /// for the key, and `values` [heads·value_dim, latent_dim].
   [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_codes(const CodeMatrix& queries,
                                                                            const CodeMatrix& values,
                                                                            const LatentShape& shape);
+  /// Packs such rows in codes. The rows for the value keep theirs. Those for the key are decoded where the transpose
+  /// cannot keep them, which follows from the format alone.
+  [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_code_rows(const CodeMatrix& kv_b,
+                                                                               const LatentShape& shape);
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) = 0;
   /// Returns KvCache::page_bytes of such a cache, padding included. page_count is ignored.

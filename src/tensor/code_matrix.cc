@@ -131,6 +131,21 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, CodeStora
 
 }  // namespace
 
+CodeStorage to_codes(const W8Matrix& matrix) {
+  CHECK(matrix.per_channel_scales, "{} has a scale per group, wanted one per row", matrix.name);
+  CodeStorage storage{.name = matrix.name,
+                      .rows = matrix.rows,
+                      .cols = matrix.cols,
+                      .bits = 8,
+                      .group = (matrix.cols + kCodeUnit - 1) / kCodeUnit * kCodeUnit,
+                      .scale_dtype = matrix.scale_dtype};
+  storage.codes.resize(static_cast<size_t>(matrix.rows * matrix.cols));
+  for (size_t i = 0; i < storage.codes.size(); ++i)
+    storage.codes[i] = static_cast<uint8_t>(matrix.values[i] ^ std::byte{128});
+  storage.scales.assign(matrix.scales, matrix.scales + matrix.rows * static_cast<int64_t>(size_of(matrix.scale_dtype)));
+  return storage;
+}
+
 bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right) {
   return left.bits == right.bits && left.values == right.values && left.half_kind == right.half_kind &&
          (left.offsets == CodeOffsets::kMinimums) == (right.offsets == CodeOffsets::kMinimums);

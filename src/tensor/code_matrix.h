@@ -10,6 +10,7 @@
 
 #include "tensor/host_tensor.h"
 #include "tensor/sum_shards.h"
+#include "tensor/w8.h"
 
 /// Weights in codes of 4 bits, or of 8 that hold integers of 5 to 8 bits. These are signed where groups have neither
 /// zero points nor minimums. A weight is the integer that its code stands for times the scale of its group, which are
@@ -125,6 +126,9 @@ inline constexpr int64_t kReadRows = 32;
 /// Quantizes a matrix [rows, cols] whose rows `read` returns, on any of the threads.
 [[nodiscard]] CodeStorage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read,
                                       int64_t group = kCodeUnit, int32_t threads = 0);
+
+/// Returns a matrix of 8 bits with a scale per row in codes, without loss.
+[[nodiscard]] CodeStorage to_codes(const W8Matrix& matrix);
 
 /// Dequantizes `count` weights of a row from column `first` on.
 void read_floats(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out);

@@ -14,7 +14,7 @@ struct Companion {
   std::string_view suffix;
   Role role;
 };
-constexpr std::array<Companion, 16> kCompanions = {{
+constexpr std::array<Companion, 17> kCompanions = {{
     // compressed-tensors, ModelOpt, Quark and FP8
     {".weight_packed", Role::kCodes},
     {".weight_scale", Role::kScales},
@@ -31,6 +31,7 @@ constexpr std::array<Companion, 16> kCompanions = {{
     // GPTQ and AWQ
     {".qweight", Role::kCodes},
     {".qzeros", Role::kOther},
+    {".scaled_zeros", Role::kOther},
     {".scales", Role::kScales},
     {".g_idx", Role::kGroupIndex},
 }};

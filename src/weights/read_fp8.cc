@@ -3,7 +3,6 @@
 #include "weights/readers.h"
 
 namespace millrace::weights {
-namespace {
 
 Result<void> set_block_scales(WeightTensors& tensors, const NamedTensor& scales) {
   constexpr int64_t kUsualBlock = 128;
@@ -25,8 +24,6 @@ Result<void> set_block_scales(WeightTensors& tensors, const NamedTensor& scales)
                                     weight.group_count(), weight.group_rows, weight.group_cols));
   return tensors.set_scales(scales, weight.group_count(), 1);
 }
-
-}  // namespace
 
 Result<void> read_fp8(WeightTensors& tensors, const NamedTensor& codes) {
   StoredWeight& weight = tensors.weight;

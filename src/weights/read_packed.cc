@@ -11,10 +11,14 @@ Result<void> check_stated_shape(const WeightTensors& tensors, const NamedTensor&
   const auto shape = tensors.optional(".weight_shape");
   if (!shape) return shape.error();
   if (!*shape) return {};
-  if ((**shape).dtype != "I64" || !(**shape).has_shape({2})) return (**shape).wrong("I64 [2]");
+  const bool is_wide = (**shape).dtype == "I64";
+  if ((!is_wide && (**shape).dtype != "I32") || !(**shape).has_shape({2})) return (**shape).wrong("I64 or I32 [2]");
   if (!tensors.has_values()) return {};
-  const auto rows = (**shape).at<int64_t>(0);
-  const auto cols = (**shape).at<int64_t>(1);
+  const auto side = [&](size_t index) {
+    return is_wide ? (**shape).at<int64_t>(index) : int64_t{(**shape).at<int32_t>(index)};
+  };
+  const int64_t rows = side(0);
+  const int64_t cols = side(1);
   if (rows != tensors.weight.rows || cols != tensors.weight.cols)
     return make_error(ErrorCode::kData, "tensor '{}' is [{}, {}] by its weight_shape, wanted [{}, {}]", codes.name,
                       rows, cols, tensors.weight.rows, tensors.weight.cols);

@@ -45,7 +45,7 @@ Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes) {
   return scales->shape.size() == 1 ? read_rows(tensors, codes, *scales, words) : read_row_words(tensors, codes, words);
 }
 
-Result<void> read_quark_bytes(WeightTensors& tensors, const NamedTensor& codes) {
+Result<void> read_bytes(WeightTensors& tensors, const NamedTensor& codes) {
   constexpr uint8_t kSignBit = 128;
   StoredWeight& weight = tensors.weight;
   if (!codes.has_shape({weight.rows, weight.cols}))
@@ -58,8 +58,10 @@ Result<void> read_quark_bytes(WeightTensors& tensors, const NamedTensor& codes) 
   const auto is_zero = [](std::byte each) { return each == std::byte{0}; };
   if (*zeros && tensors.has_values() && !std::ranges::all_of((**zeros).bytes, is_zero))
     return (**zeros).wrong("zeros, since int8 is symmetric");
-  const auto scales = tensors.required(".weight_scale", codes);
+  const bool has_blocks = tensors.format().method == QuantMethod::kInt8;
+  const auto scales = tensors.required(has_blocks ? ".weight_scale_inv" : ".weight_scale", codes);
   if (!scales) return scales.error();
+  if (has_blocks) return set_block_scales(tensors, *scales);
   if (scales->elements() == 1) return tensors.set_scales(*scales, 0, 0);
   if (!scales->has_shape({weight.rows}) && !scales->has_shape({weight.rows, 1}))
     return scales->wrong(fmt::format("[], [1], [{}] or [{}, 1]", weight.rows, weight.rows));

@@ -6,6 +6,9 @@
 /// and those beside it. Errors: those of find_stored_weight().
 namespace millrace::weights {
 
+/// Sets scales per block of WeightFormat::block_rows and block_cols.
+[[nodiscard]] Result<void> set_block_scales(WeightTensors& tensors, const NamedTensor& scales);
+
 /// Reads FP8 of any library: a scale per tensor, per row, or per block.
 [[nodiscard]] Result<void> read_fp8(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads MXFP4 and NVFP4 of compressed-tensors, ModelOpt and Quark: two codes per byte.
@@ -14,12 +17,12 @@ namespace millrace::weights {
 [[nodiscard]] Result<void> read_packed(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads GPTQ, also as AutoRound writes it: words down the columns.
 [[nodiscard]] Result<void> read_gptq(WeightTensors& tensors, const NamedTensor& codes);
-/// Reads AWQ of both versions.
+/// Reads AWQ of all versions.
 [[nodiscard]] Result<void> read_awq(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads integers of 4 bits of Quark: groups, which are packed as those of AWQ, or a scale per row.
 [[nodiscard]] Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes);
-/// Reads integers of 8 bits of Quark: a scale per tensor or per row, and zero points of 0.
-[[nodiscard]] Result<void> read_quark_bytes(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads integers of 8 bits: of Quark a scale per tensor or per row, and zero points of 0; else a scale per block.
+[[nodiscard]] Result<void> read_bytes(WeightTensors& tensors, const NamedTensor& codes);
 
 inline constexpr int64_t kCodesPerWord = 8;  ///< of 4 bits
 

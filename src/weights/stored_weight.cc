@@ -53,6 +53,18 @@ uint32_t dense_code(std::span<const std::byte> bytes, int64_t word_offset, int64
   return static_cast<uint32_t>(window >> shift) & ((1u << bits) - 1);
 }
 
+/// Returns the code of a row and column of kTilesAwq. Of 32 columns the nibbles have those 0, 8, 16, 24, 1, 9, 17, 25,
+/// then those 2 further, and so on.
+uint32_t tiled_code(const CodeArray& codes, int64_t cols, int64_t row, int64_t col) {
+  constexpr int64_t kRows = 4;
+  constexpr int64_t kCols = 64;
+  const int64_t in_run = col % 32;
+  const int64_t place = col % kCols - in_run + in_run % 8 / 2 * 8 + in_run % 2 * 4 + in_run / 8;
+  const int64_t tile = row / kRows * (cols / kCols) + col / kCols;
+  const int64_t nibble = (tile * kRows + row % kRows) * kCols + place;
+  return static_cast<uint32_t>(codes.bytes[static_cast<size_t>(nibble / 2)]) >> (nibble % 2 * 4) & 15u;
+}
+
 float scale_at(const ScaleArray& scales, int64_t index) {
   float value = 1;
   switch (scales.kind) {
@@ -151,6 +163,12 @@ void read_codes(const StoredWeight& weight, int64_t first, int64_t count, uint8_
         }
       }
       return;
+    case CodeOrder::kTilesAwq:
+      for (int64_t row = 0; row < count; ++row) {
+        for (int64_t k = 0; k < cols; ++k)
+          out[row * cols + k] = static_cast<uint8_t>(tiled_code(codes, cols, first + row, k));
+      }
+      return;
     case CodeOrder::kWordsDownK:
       for (int64_t k = 0; k < cols; ++k) {
         for (int64_t row = 0; row < count; ++row)
@@ -185,6 +203,11 @@ int group_zero(const StoredWeight& weight, int64_t row, int64_t group) {
     case ZeroArray::Order::kAlongGroups: {
       const int64_t words = zeros.group_count * bits / kWordBits;
       return static_cast<int>(dense_code(zeros.bytes, row * words, 1, group, bits));
+    }
+    case ZeroArray::Order::kScaled: {
+      const float scale = group_scale(weight, row, group);
+      const float product = half_at<tensor::Float16>(zeros.bytes, group * weight.rows + row);
+      return scale == 0 ? 0 : static_cast<int>(std::lround(-product / scale));
     }
     case ZeroArray::Order::kNibblesAwq: {
       const uint32_t word = word_at(zeros.bytes, group * (weight.rows / 8) + row / 8);

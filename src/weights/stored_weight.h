@@ -27,6 +27,7 @@ enum class CodeOrder : uint8_t {
   kNibblesAwq,    ///< AWQ: [K, N / 8] words of 4-bit codes of 8 rows, in the order 0, 2, 4, 6, 1, 3, 5, 7
   kNibblesDownN,  ///< as kNibblesAwq, in the order of rows
   kRowsAwq,       ///< Quark: [N, K / 8] words of 4-bit codes of 8 columns, in the order of kNibblesAwq
+  kTilesAwq,      ///< AWQ of version gemv_fast: [N / 4, K / 64] tiles of 4 rows, 64 columns of 4 bits in each
 };
 
 /// The codes of a matrix. Rows of kRows begin every `row_bytes`.
@@ -56,11 +57,12 @@ struct ScaleArray {
 /// Zero points of unsigned codes.
 struct ZeroArray {
   enum class Order : uint8_t {
-    kConstant,    ///< `constant` for all
-    kDownN,       ///< compressed-tensors: [ceil(N · bits / 32), G] words, packed along N
-    kAlongN,      ///< GPTQ: [G, N · bits / 32] words, packed along N
-    kNibblesAwq,  ///< AWQ: [G, N / 8] words in AWQ's order
-    kAlongGroups  ///< AWQ of version gemv: [N, G · bits / 32] words, packed along the groups
+    kConstant,     ///< `constant` for all
+    kDownN,        ///< compressed-tensors: [ceil(N · bits / 32), G] words, packed along N
+    kAlongN,       ///< GPTQ: [G, N · bits / 32] words, packed along N
+    kNibblesAwq,   ///< AWQ: [G, N / 8] words in AWQ's order
+    kAlongGroups,  ///< AWQ of version gemv: [N, G · bits / 32] words, packed along the groups
+    kScaled,       ///< AWQ of version gemv_fast: f16 [G, N], the product of the zero point and the scale, negated
   };
   Order order = Order::kConstant;
   int constant = 0;

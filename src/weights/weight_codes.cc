@@ -25,9 +25,10 @@ bool is_bf16(float value) {
   return BFloat16::from_float(value).to_float() == value;
 }
 
-/// Returns whether neighbouring columns of a row make the groups, as whole units.
+/// Returns whether neighbouring columns of rows make the groups, as whole units. Rows that share a scale get one each.
 bool has_plain_groups(const StoredWeight& weight) {
-  return weight.group_rows == 1 && weight.group_cols % kCodeUnit == 0 && weight.has_groups_in_order();
+  const bool has_rows = weight.group_rows == 1 || weight.zeros.order == ZeroArray::Order::kConstant;
+  return has_rows && weight.group_cols % kCodeUnit == 0 && weight.has_groups_in_order();
 }
 
 /// Returns whether a weight has the groups of NVFP4: E4M3 scales of 16 columns, and a scale of all.
@@ -147,7 +148,8 @@ class CodeConverter {
       storage.zero_points[static_cast<size_t>(at)] = static_cast<uint8_t>(group_zero(weight_, first + row, group));
     std::byte* const to = storage.scales.data() + static_cast<size_t>(at) * tensor::size_of(storage.scale_dtype);
     if (storage.scale_dtype == DType::kF16) {  // as stored
-      const int64_t from = (first + row) * weight_.scales.row_stride + group * weight_.scales.group_stride;
+      const int64_t from =
+          (first + row) / weight_.group_rows * weight_.scales.row_stride + group * weight_.scales.group_stride;
       std::memcpy(to, weight_.scales.bytes.data() + from * 2, 2);
       return;
     }

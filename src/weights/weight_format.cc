@@ -31,16 +31,27 @@ void add_choice(WeightFormat& format, int64_t bits, int64_t group_size) {
 
 namespace {
 
-Result<WeightFormat> parse_fp8(JsonObject config) {
-  WeightFormat format{.method = QuantMethod::kFp8};
-  const std::string fmt = text_member(config, "fmt", "e4m3");
-  if (fmt != "e4m3" && fmt != "float8_e4m3fn") return bad_config("fmt is '{}', wanted 'e4m3' or 'float8_e4m3fn'", fmt);
+/// Reads weight_block_size, where there is one.
+Result<WeightFormat> read_blocks(JsonObject config, WeightFormat format) {
   const JsonValue block = config["weight_block_size"];
   if (block.is_missing() || block.is_null()) return format;
   JsonArray sizes;
   if (!block.get(sizes) || sizes.size() != 2 || !sizes.at(0).get(format.block_rows) ||
       !sizes.at(1).get(format.block_cols) || format.block_rows < 1 || format.block_cols < 1)
     return bad_config("weight_block_size is {}, wanted two positive sizes", to_short_json(block, 40));
+  return format;
+}
+
+Result<WeightFormat> parse_fp8(JsonObject config) {
+  const std::string fmt = text_member(config, "fmt", "e4m3");
+  if (fmt != "e4m3" && fmt != "float8_e4m3fn") return bad_config("fmt is '{}', wanted 'e4m3' or 'float8_e4m3fn'", fmt);
+  return read_blocks(config, {.method = QuantMethod::kFp8});
+}
+
+/// Integers of 8 bits with a scale per block.
+Result<WeightFormat> parse_int8_blocks(JsonObject config) {
+  auto format = read_blocks(config, {.method = QuantMethod::kInt8, .bits = 8});
+  if (format && format->block_rows == 0) return bad_config("weight_block_size is missing, wanted two positive sizes");
   return format;
 }
 
@@ -97,6 +108,14 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
   return format;
 }
 
+/// Returns the version of a name, which libraries write in small or capital letters.
+std::optional<AwqVersion> awq_version(std::string_view name) {
+  if (name == "gemm" || name == "GEMM") return AwqVersion::kGemm;
+  if (name == "gemv" || name == "GEMV") return AwqVersion::kGemv;
+  if (name == "gemv_fast" || name == "GEMV_FAST") return AwqVersion::kGemvFast;
+  return std::nullopt;
+}
+
 Result<WeightFormat> parse_awq(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kAwq};
   const bool has_short_names = !config["w_bit"].is_missing();  // of AutoAWQ's own file
@@ -106,15 +125,14 @@ Result<WeightFormat> parse_awq(JsonObject config) {
   if (!group_size) return group_size.error();
   if (*bits != 4) return bad_config("bits is {}, wanted 4", *bits);
   const std::string version = text_member(config, "version", "gemm");
-  const bool is_gemv = version == "gemv" || version == "GEMV";
-  if (!is_gemv && version != "gemm" && version != "GEMM")
-    return bad_config("version is '{}', wanted 'gemm' or 'gemv'", version);
+  const auto known = awq_version(version);
+  if (!known) return bad_config("version is '{}', wanted 'gemm', 'gemv' or 'gemv_fast'", version);
   const bool has_gemv_groups = *group_size == 32 || *group_size == 64 || (*group_size > 0 && *group_size % 128 == 0);
-  if (is_gemv && !has_gemv_groups)
-    return bad_config("group_size is {}, wanted 32, 64 or a multiple of 128 with version 'gemv'", *group_size);
+  if (*known != AwqVersion::kGemm && !has_gemv_groups)
+    return bad_config("group_size is {}, wanted 32, 64 or a multiple of 128 with version '{}'", *group_size, version);
   format.bits = 4;
   format.group_size = std::max<int64_t>(*group_size, 0);
-  format.is_awq_gemv = is_gemv;
+  format.awq_version = *known;
   return format;
 }
 
@@ -206,9 +224,10 @@ Result<WeightFormat> parse_weight_format(JsonObject config, std::string_view usu
   if (method == "mxfp4") return WeightFormat{.method = QuantMethod::kMxfp4};
   if (method == "auto-round" || method == "intel/auto-round") return parse_auto_round(config);
   if (method == "quark") return parse_quark(config);
+  if (method == "blockwise_int8") return parse_int8_blocks(config);
   return bad_config(
       "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4, "
-      "auto-round, quark or millrace-w8",
+      "auto-round, quark, blockwise_int8, w8a8_int8 or millrace-w8",
       method);
 }
 

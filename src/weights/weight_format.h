@@ -9,10 +9,29 @@
 
 namespace millrace::weights {
 
-/// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type.
-enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt, kMxfp4, kQuark, kGguf };
+/// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type. kInt8:
+/// SGLang's blockwise_int8.
+enum class QuantMethod : uint8_t {
+  kNone,
+  kFp8,
+  kCompressedTensors,
+  kGptq,
+  kAwq,
+  kModelOpt,
+  kMxfp4,
+  kQuark,
+  kGguf,
+  kInt8
+};
 
 constexpr int64_t kMxColumns = 32;  ///< columns per scale of the OCP microscaling formats
+
+/// How AWQ packs a weight.
+enum class AwqVersion : uint8_t {
+  kGemm,
+  kGemv,      ///< codes, scales and zero points lie row by row
+  kGemvFast,  ///< codes lie in tiles, and zero points are multiplied by the scales
+};
 
 /// What quantization_config says of how to read weights. Which tensors are quantized follows from what is stored.
 struct WeightFormat {
@@ -26,11 +45,11 @@ struct WeightFormat {
   bool is_gptq_v2 = false;           ///< zero points are stored as they are
   bool is_symmetric = false;         ///< of GPTQ: the zero point is the middle of the codes
   bool has_groups_in_order = false;  ///< of GPTQ: neighbouring columns share scales, whatever is stored of groups
-  bool is_awq_gemv = false;          ///< codes, scales and zero points lie row by row
-  bool has_signed_codes = false;     ///< of Quark: integers of 4 bits are two's complement
-  bool has_wider = false;            ///< of Quark: weights of 8 bits stand beside those integers
-  bool is_in_order = false;          ///< of Quark: the rows of a word are not in AWQ's order
-  int64_t block_rows = 0;            ///< of FP8 with a scale per block; 0: no blocks
+  AwqVersion awq_version = AwqVersion::kGemm;
+  bool has_signed_codes = false;  ///< of Quark: integers of 4 bits are two's complement
+  bool has_wider = false;         ///< of Quark: weights of 8 bits stand beside those integers
+  bool is_in_order = false;       ///< of Quark: the rows of a word are not in AWQ's order
+  int64_t block_rows = 0;         ///< of FP8 and int8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;
 
   friend bool operator==(const WeightFormat&, const WeightFormat&) = default;

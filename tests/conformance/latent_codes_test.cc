@@ -1,8 +1,10 @@
-// Latent attention whose expansion stays in codes, as GGUF files store it: near its values, with the same bits in any
-// batch and rank.
+// Latent attention whose expansion stays in codes, as GGUF files store its parts and other libraries its rows: near its
+// values, with the same bits in any batch and rank.
 
 #include <algorithm>
 
+#include "cpu/cpu_backend.h"
+#include "cpu/memory.h"
 #include "conformance/latent_sequences.h"
 #include "conformance/random_codes.h"
 
@@ -70,6 +72,57 @@ struct LatentCodeWeights {
   tensor::CodeMatrix values;
 };
 
+/// An expansion whose rows are in codes.
+struct LatentRowCase {
+  LatentCase sizes;
+  std::string_view kind;
+  double kept_bits = 0;  ///< per weight at most, codes and scales of the panels together
+  [[nodiscard]] std::string to_string() const { return fmt::format("{}, {}", sizes.to_string(), kind); }
+};
+
+/// Returns the sizes of DeepSeek-V3 and GLM-4.7-Flash with fewer heads, and others, in formats of many libraries.
+/// Half of the weights of `gptq of 8 bits`, `q4_k`, `q8_0` and `nvfp4` are decoded to bf16.
+std::vector<LatentRowCase> latent_row_cases() {
+  const LatentCase deepseek{shape_of(3, 128, 16, 128, 256), 16};
+  const LatentCase glm{shape_of(4, 192, 64, 256, 256), 16};
+  const LatentCase small{shape_of(5, 32, 16, 24, 64), 64};
+  const LatentCase uneven{shape_of(2, 64, 32, 96, 96), 7};
+  return {{deepseek, "w4a16 of 128", 4.6},
+          {glm, "w4a16 of a row", 4.6},
+          {glm, "awq", 5.4},
+          {deepseek, "gptq", 5.4},
+          {deepseek, "w5a16 with zero points", 6.4},
+          {glm, "w6a16 of 128", 6.6},
+          {deepseek, "mxfp4", 6.8},
+          {small, "w4", 10.6},
+          {deepseek, "w8a16 of a row", 8.6},
+          {glm, "gptq of 8 bits", 12.5},
+          {deepseek, "q4_k", 10.8},
+          {glm, "nvfp4", 10.8},
+          {uneven, "q8_0", 15.6},
+          {uneven, "w4", 8.2},
+          {uneven, "w8a16 of a row", 11.6}};
+}
+
+/// The codes of such rows, and their values.
+struct LatentRowWeights {
+  LatentRowWeights(Random& random, const LatentRowCase& test_case)
+      : weights(random_latent_weights(random, test_case.sizes.shape)) {
+    const LatentShape& shape = test_case.sizes.shape;
+    const int64_t rows = int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim);
+    codes = random_codes(random, rows, shape.latent_dim, kind_named(test_case.kind));
+    matrix = codes.view();
+    for (int64_t row = 0; row < rows; ++row)
+      tensor::read_floats(matrix, row, 0, shape.latent_dim, weights.kv_b.data() + row * shape.latent_dim);
+    weights.rows = &matrix;
+  }
+  LatentRowWeights(const LatentRowWeights&) = delete;
+
+  LatentWeights weights;
+  tensor::CodeStorage codes;
+  tensor::CodeMatrix matrix;
+};
+
 /// Calls body(backend) for each backend that keeps an expansion in codes.
 template <class Body>
 void for_each_packing_backend(const Body& body) {
@@ -130,5 +183,87 @@ TEST_CASE("latents in codes do not depend on chunks pages or company") {
       REQUIRE(got[1] == whole);
       REQUIRE(got[0] == got[2]);
     });
+  }
+}
+
+TEST_CASE("latent attention with rows in codes is near the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 62);
+  for (const LatentRowCase& test_case : latent_row_cases()) {
+    INFO(test_case.to_string());
+    const LatentRowWeights codes(random, test_case);
+    LatentSequence sequence = moderate_latents(random, test_case.sizes.shape, 35);
+    sequence.chunks = {20, 1, 14};
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Values wanted = expected_latent_outputs(test_case.sizes, codes.weights, sequence, dtype);
+      float largest = 0;
+      for (const float value : wanted) largest = std::max(largest, std::abs(value));
+      for_each_packing_backend([&](tensor::Backend& backend) {
+        if (backend.compute_dtype() != dtype) return;
+        const Values got = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, test_seed())[0];
+        check_close(got, wanted, unit(dtype), 0.03 * static_cast<double>(largest));
+      });
+    }
+  }
+}
+
+TEST_CASE("rows of latents in codes do not depend on chunks or company") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 63);
+  for (const LatentRowCase& test_case : latent_row_cases()) {
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentRowWeights codes(random, test_case);
+    const LatentSequence sequence = moderate_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
+    LatentSequence other = moderate_latents(random, shape, 25);
+    other.chunks = random_chunks(random, other.length, false);
+    for_each_packing_backend([&](tensor::Backend& backend) {
+      const Values whole = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, 1)[0];
+      LatentSequence same = sequence;
+      same.chunks = random_chunks(random, same.length, true);
+      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
+      const auto got = feed_latents(backend, {shape, 64}, codes.weights, {other, same, other}, test_seed());
+      REQUIRE(got[1] == whole);
+      REQUIRE(got[0] == got[2]);
+    });
+  }
+}
+
+TEST_CASE("the heads of a rank have the bits of all heads in codes") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 64);
+  for (const LatentRowCase& test_case : latent_row_cases()) {
+    INFO(test_case.to_string());
+    const LatentShape& shape = test_case.sizes.shape;
+    const LatentRowWeights codes(random, test_case);
+    const LatentSequence whole = moderate_latents(random, shape, 20);
+    const int64_t head_rows = int64_t{shape.nope_dim} + shape.value_dim;
+    LatentCase own = test_case.sizes;
+    own.shape.head_count = 1;
+    for_each_packing_backend([&](tensor::Backend& backend) {
+      const Values wanted = feed_latents(backend, test_case.sizes, codes.weights, {whole}, 1)[0];
+      for (int64_t head = 0; head < shape.head_count; ++head) {
+        const tensor::CodeMatrix rows = tensor::row_slice(codes.matrix, {head * head_rows, (head + 1) * head_rows});
+        LatentWeights weights = codes.weights;
+        weights.rows = &rows;
+        const Values got = feed_latents(backend, own, weights, {head_of(whole, shape, head)}, 1)[0];
+        REQUIRE(has_head(wanted, got, shape, head));
+      }
+    });
+  }
+}
+
+TEST_CASE("rows of latents in codes keep their bits in memory") {
+  Random random(1);
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = DType::kBF16});
+  for (const LatentRowCase& test_case : latent_row_cases()) {
+    INFO(test_case.to_string());
+    const LatentRowWeights codes(random, test_case);
+    const uint64_t before = cpu::packed_bytes();
+    const auto expansion = backend->pack_latent_code_rows(codes.matrix, test_case.sizes.shape);
+    const auto bytes = static_cast<double>(cpu::packed_bytes() - before);
+    const double bits = 8 * bytes / static_cast<double>(codes.matrix.rows * codes.matrix.cols);
+    INFO(bits << " bits per weight");
+    REQUIRE(bits <= test_case.kept_bits);
+    REQUIRE(bits > 4);
   }
 }

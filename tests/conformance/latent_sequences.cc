@@ -32,6 +32,10 @@ class LatentFeeder {
       expansion_ = backend.pack_fp8_latent_expansion(*weights.fp8, shape_);
       return;
     }
+    if (weights.rows != nullptr) {
+      expansion_ = backend.pack_latent_code_rows(*weights.rows, shape_);
+      return;
+    }
     if (weights.queries != nullptr) {
       expansion_ = backend.pack_latent_codes(*weights.queries, *weights.values, shape_);
       return;
@@ -98,6 +102,25 @@ LatentSequence random_latents(Random& random, const LatentShape& shape, int32_t 
           .chunks = {length}};
 }
 
+LatentSequence head_of(const LatentSequence& sequence, const LatentShape& shape, int64_t head) {
+  const int64_t query_dim = int64_t{shape.nope_dim} + shape.rope_dim;
+  LatentSequence own = sequence;
+  own.q.clear();
+  for (int64_t row = 0; row < sequence.length; ++row) {
+    const auto from = sequence.q.begin() + row * shape.query_width() + head * query_dim;
+    own.q.insert(own.q.end(), from, from + query_dim);
+  }
+  return own;
+}
+
+bool has_head(const Values& all, const Values& own, const LatentShape& shape, int64_t head) {
+  for (int64_t row = 0; row * shape.output_width() < std::ssize(all); ++row) {
+    const auto from = all.begin() + row * shape.output_width() + head * shape.value_dim;
+    if (!std::equal(from, from + shape.value_dim, own.begin() + row * shape.value_dim)) return false;
+  }
+  return true;
+}
+
 std::vector<Values> feed_latents(tensor::Backend& backend, const LatentCase& sizes, const LatentWeights& weights,
                                  const std::vector<LatentSequence>& sequences, uint64_t page_seed) {
   std::vector<int32_t> lengths;
@@ -145,8 +168,7 @@ Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& wei
   const auto latent_dim = static_cast<size_t>(shape.latent_dim);
   const auto key_dim = static_cast<size_t>(shape.key_dim());
   const auto head_dim = static_cast<size_t>(shape.nope_dim + shape.rope_dim);
-  const Values kv_b =
-      weights.fp8 != nullptr || weights.queries != nullptr ? weights.kv_b : reference::rounded(weights.kv_b, dtype);
+  const Values kv_b = weights.has_codes() ? weights.kv_b : reference::rounded(weights.kv_b, dtype);
   reference::LatentHistory history;
   Values outputs;
   for (int32_t position = 0; position < sequence.length; ++position) {

@@ -19,7 +19,7 @@ struct LatentCase {
 
 [[nodiscard]] tensor::LatentShape shape_of(int32_t heads, int32_t nope, int32_t rope, int32_t value, int32_t latent);
 
-/// Random weights. `kv_b` is packed, unless `fp8` or `queries` and `values` hold its values in codes.
+/// Random weights. `kv_b` is packed, unless `fp8`, `queries` and `values`, or `rows` hold its values in codes.
 struct LatentWeights {
   Values inverse_frequency;  // [rope_dim / 2]
   Values norm;               // [latent_dim]
@@ -27,6 +27,8 @@ struct LatentWeights {
   const tensor::Fp8Matrix* fp8 = nullptr;
   const tensor::CodeMatrix* queries = nullptr;  ///< see Backend::pack_latent_codes
   const tensor::CodeMatrix* values = nullptr;
+  const tensor::CodeMatrix* rows = nullptr;  ///< see Backend::pack_latent_code_rows
+  [[nodiscard]] bool has_codes() const { return fp8 != nullptr || queries != nullptr || rows != nullptr; }
 };
 [[nodiscard]] LatentWeights random_latent_weights(Random& random, const tensor::LatentShape& shape);
 
@@ -38,6 +40,10 @@ struct LatentSequence {
   std::vector<int32_t> chunks;
 };
 [[nodiscard]] LatentSequence random_latents(Random& random, const tensor::LatentShape& shape, int32_t length);
+/// Returns the sequence of one head, with its queries alone.
+[[nodiscard]] LatentSequence head_of(const LatentSequence& sequence, const tensor::LatentShape& shape, int64_t head);
+/// Returns whether the outputs of a head alone are those that all heads have of it.
+[[nodiscard]] bool has_head(const Values& all, const Values& own, const tensor::LatentShape& shape, int64_t head);
 
 /// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·value_dim]. A sequence
 /// whose chunks are at an end stays in the batch without rows.

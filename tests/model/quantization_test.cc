@@ -251,6 +251,17 @@ TEST_CASE("a quantization_config with all usual members is read") {
   REQUIRE(newer.weight_format.method == weights::QuantMethod::kFp8);
 }
 
+TEST_CASE("w8a8_int8 of SGLang is read as compressed-tensors is") {
+  const TemporaryFolder written;
+  const std::filesystem::path source = family_folder("qwen3moe");
+  REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kW8A8Int8).has_value());
+  const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = tensor::DType::kF32});
+  const auto wanted = logits_of(written.path(), model::read_config(written.path()).value(), *backend, 1);
+  change_config(written, "\"quantization_config\"", "\"former\"");
+  change_config(written, "{", R"({"quantization_config": {"quant_method": "w8a8_int8", "is_dynamic": true},)");
+  REQUIRE(logits_of(written.path(), model::read_config(written.path()).value(), *backend, 1) == wanted);
+}
+
 TEST_CASE("unsupported compressed-tensors formats are refused by name") {
   const TemporaryFolder written;
   const std::filesystem::path target = written.path() / "target";

@@ -57,6 +57,28 @@ StoredFormat fp8_rows() {
           }};
 }
 
+/// Adds int8 with a scale per row, and per block of 8 rows.
+void add_bytes(std::vector<StoredFormat>& all, int64_t group) {
+  all.push_back({"INT8 per row",
+                 {.method = QuantMethod::kQuark, .bits = 8},
+                 [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+                   return std::vector<RawTensorToWrite>{
+                       {p + ".weight", "I8", {rows, cols}, draw.bytes(rows * cols)},
+                       {p + ".weight_scale", "F32", {rows, 1}, bytes_of(draw.scales(rows, 0.001f))}};
+                 }});
+  all.push_back({"INT8 in blocks",
+                 {.method = QuantMethod::kInt8, .bits = 8, .block_rows = 8, .block_cols = group},
+                 [group](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+                   const int64_t row_blocks = (rows + 7) / 8;
+                   const int64_t col_blocks = (cols + group - 1) / group;
+                   return std::vector<RawTensorToWrite>{{p + ".weight", "I8", {rows, cols}, draw.bytes(rows * cols)},
+                                                        {p + ".weight_scale_inv",
+                                                         "F32",
+                                                         {row_blocks, col_blocks},
+                                                         bytes_of(draw.scales(row_blocks * col_blocks, 0.001f))}};
+                 }});
+}
+
 void add_groups(std::vector<StoredFormat>& all, int64_t group) {
   const auto group_size = static_cast<int32_t>(group);
   all.push_back(
@@ -87,8 +109,10 @@ void add_groups(std::vector<StoredFormat>& all, int64_t group) {
                      return write_transposed(draw, p, rows, cols, group, order);
                    }});
   }
-  all.push_back(
-      {"AWQ gemv", {.method = QuantMethod::kAwq, .bits = 4, .group_size = 32, .is_awq_gemv = true}, write_awq_gemv});
+  add_bytes(all, group);
+  all.push_back({"AWQ gemv",
+                 {.method = QuantMethod::kAwq, .bits = 4, .group_size = 32, .awq_version = weights::AwqVersion::kGemv},
+                 write_awq_gemv});
 }
 
 void add_fp4(std::vector<StoredFormat>& all) {
@@ -156,6 +180,14 @@ StoredFormat fp8_blocks(const char* name, int32_t block_rows, int32_t block_cols
           }};
 }
 
+StoredFormat ignoring(StoredFormat format, const std::string& part) {
+  format.write = [part, write = format.write](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+    if (p.find(part) == std::string::npos) return write(draw, p, rows, cols);
+    return std::vector<RawTensorToWrite>{{p + ".weight", "BF16", {rows, cols}, draw.bf16_scales(rows * cols, 0.05f)}};
+  };
+  return format;
+}
+
 std::vector<StoredFormat> stored_formats(int64_t group) {
   std::vector<StoredFormat> all{fp8_blocks("FP8 in blocks", 8, 16), fp8_blocks("FP8 in wide blocks", 8, 32),
                                 fp8_rows()};
@@ -170,10 +202,13 @@ void write_values(const TemporaryFolder& stored, const weights::WeightFormat& fo
   const auto checkpoint = model::Checkpoint::open(stored.path()).value();
   for (RawTensorToWrite& tensor : tensors) {
     if (std::ranges::find(coded, tensor.name) == coded.end()) continue;
-    const auto weight =
-        checkpoint->find_weight(tensor.name, {tensor.shape[0], tensor.shape[1]}, format).value().value();
-    std::vector<float> values(static_cast<size_t>(weight.rows * weight.cols));
-    weights::decode_rows(weight, 0, weight.rows, values.data());
+    const tensor::Shape shape = {tensor.shape[0], tensor.shape[1]};
+    std::vector<float> values(static_cast<size_t>(shape.elements()));
+    if (const auto weight = checkpoint->find_weight(tensor.name, shape, format).value()) {
+      weights::decode_rows(*weight, 0, weight->rows, values.data());
+    } else {  // one that the format ignores
+      tensor::read_floats(checkpoint->find(tensor.name, shape).value(), 0, shape.elements(), values.data());
+    }
     tensor.bytes = bytes_of(values);
   }
   plain.write("model.safetensors", raw_safetensors_text(tensors));

@@ -58,6 +58,8 @@ struct StoredFormat {
 
 /// Returns FP8 with a scale per block.
 [[nodiscard]] StoredFormat fp8_blocks(const char* name, int32_t block_rows, int32_t block_cols);
+/// Returns a format that leaves tensors in bf16 whose names have a part.
+[[nodiscard]] StoredFormat ignoring(StoredFormat format, const std::string& part);
 /// Returns the formats. Those with groups have `group` columns in each where theirs is not fixed.
 [[nodiscard]] std::vector<StoredFormat> stored_formats(int64_t group);
 

@@ -158,7 +158,7 @@ TEST_CASE("Files of quantizers describe weights beside config.json") {
                  .has_groups_in_order = true}},
            File{"quant_config.json",
                 R"({"zero_point": true, "q_group_size": 64, "w_bit": 4, "version": "GEMV"})",
-                {.method = QuantMethod::kAwq, .bits = 4, .group_size = 64, .is_awq_gemv = true}},
+                {.method = QuantMethod::kAwq, .bits = 4, .group_size = 64, .awq_version = weights::AwqVersion::kGemv}},
        }) {
     CAPTURE(name);
     const test::TemporaryFolder folder;

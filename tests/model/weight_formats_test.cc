@@ -42,17 +42,16 @@ TEST_CASE("A model in any format equals the same values in f32") {
       stored.weight_format = format.format;
       const Twins twins(plain, format, 7);
       for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
-        // In bf16 weights that fit keep 4 bits, whose inputs are rounded, or 8, which are not rounded to bf16 on most
+        // In bf16 weights that fit keep codes, whose inputs are rounded, or FP8, which is not rounded to bf16 on most
         // processors.
         const std::string_view name = format.name;
-        const bool keeps_4_bits =
-            dtype == tensor::DType::kBF16 && (name == "MXFP4" || name == "NVFP4" || name == "AWQ gemv");
-        const bool keeps_8_bits =
-            dtype == tensor::DType::kBF16 && (name == "FP8 in wide blocks" || name == "FP8 per row");
+        const bool keeps_codes = dtype == tensor::DType::kBF16 &&
+                                 (name == "MXFP4" || name == "NVFP4" || name == "AWQ gemv" || name == "INT8 per row");
+        const bool keeps_fp8 = dtype == tensor::DType::kBF16 && (name == "FP8 in wide blocks" || name == "FP8 per row");
         const auto exact = logits_of(twins.plain.path(), plain, dtype, 1);
-        const auto wanted = keeps_4_bits || keeps_8_bits ? logits_of(twins.stored.path(), stored, dtype, 1) : exact;
+        const auto wanted = keeps_codes || keeps_fp8 ? logits_of(twins.stored.path(), stored, dtype, 1) : exact;
         CHECK(logits_of(twins.stored.path(), stored, dtype, 1) == wanted);
-        if (!keeps_8_bits) CHECK((wanted != exact) == keeps_4_bits);
+        if (!keeps_fp8) CHECK((wanted != exact) == keeps_codes);
         for (size_t i = 0; i < wanted.size(); ++i) CHECK(wanted[i] == Approx(exact[i]).margin(0.4));
         CHECK(logits_of(twins.stored.path(), stored, dtype, 2) == wanted);
       }

@@ -1,4 +1,6 @@
+#include <array>
 #include <catch2/catch.hpp>
+#include <span>
 #include <vector>
 
 #include "weights/companions.h"
@@ -28,7 +30,9 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "gptq", "bits": 5})", "bits"},
            {R"({"quant_method": "gptq", "bits": 4, "dynamic": {"+:up": {"bits": 5}}})", "up"},
            {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
-           {R"({"quant_method": "awq", "version": "gemv_fast"})", "gemv_fast"},
+           {R"({"quant_method": "blockwise_int8", "activation_scheme": "dynamic"})", "weight_block_size"},
+           {R"({"quant_method": "awq", "version": "exllama"})", "exllama"},
+           {R"({"quant_method": "awq", "version": "gemv_fast", "group_size": 16})", "group_size"},
            {R"({"quant_method": "awq", "version": "gemv", "group_size": 16})", "group_size"},
            {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
            {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "config_groups"},
@@ -281,6 +285,56 @@ TEST_CASE("FP8 and FP4 of Quark decode") {
       "is_scale_quant": true}]}})";
   const Vectors of_modelopt("nvfp4_modelopt");
   check_equal(decoded_as(of_modelopt, nvfp4), floats_of(of_modelopt.file["expected"]["a.weight"]["f32"]));
+}
+
+TEST_CASE("Scaled zero points of AWQ that are no products are refused") {
+  Vectors vectors("awq_gemv_fast_w4_g64");
+  const element expected = vectors.file["expected"]["a.weight"];
+  const int64_t rows = expected["shape"].at(0).get_int64();
+  const int64_t cols = expected["shape"].at(1).get_int64();
+  const WeightFormat format = vectors.format();
+  const auto message = [&](int product) {
+    const auto half = static_cast<uint16_t>(product);
+    Vectors damaged("awq_gemv_fast_w4_g64");
+    std::memcpy(damaged.tensors["a.qzeros"].bytes.data() + 2, &half, sizeof(half));  // of row 1 and group 0
+    const auto stored = find_stored_weight(damaged.lookup(), format, "a.weight", rows, cols);
+    return stored.has_error() ? stored.error().message : std::string("none");
+  };
+  uint16_t scale = 0;
+  std::memcpy(&scale, vectors.tensors["a.scales"].bytes.data() + 2, sizeof(scale));
+  constexpr int kSign = 0x8000;
+  constexpr int kDouble = 1 << 10;
+  CHECK(message(0) == "none");
+  Vectors older("awq_gemv_fast_w4_g64");
+  older.tensors["a.scaled_zeros"] = older.tensors.extract("a.qzeros").mapped();
+  CHECK(find_stored_weight(older.lookup(), format, "a.weight", rows, cols).has_value());
+  CHECK(message(scale | kSign) == "none");                  // the zero point 1
+  CHECK(message((scale + 3 * kDouble) | kSign) == "none");  // 8
+  for (const int wrong : {int{scale}, (scale + 4 * kDouble) | kSign, (scale - kDouble) | kSign, 0x7C00, 0x7E00}) {
+    CAPTURE(wrong);
+    CHECK(message(wrong).find("a.qzeros': ") != std::string::npos);
+  }
+}
+
+TEST_CASE("The stated shape of packed weights is checked in both types") {
+  Vectors vectors("ct_w4a16_sym_g32");
+  const element expected = vectors.file["expected"]["a.weight"];
+  const int64_t rows = expected["shape"].at(0).get_int64();
+  const int64_t cols = expected["shape"].at(1).get_int64();
+  const WeightFormat format = vectors.format();
+  const auto message = [&](const char* dtype, auto first, auto second) {
+    const std::array sides{first, second};
+    const auto bytes = std::as_bytes(std::span(sides));
+    vectors.tensors["a.weight_shape"] = {.dtype = dtype, .shape = {2}, .bytes = {bytes.begin(), bytes.end()}};
+    const auto stored = find_stored_weight(vectors.lookup(), format, "a.weight", rows, cols);
+    return stored.has_error() ? stored.error().message : std::string("none");
+  };
+  CHECK(message("I64", rows, cols) == "none");
+  CHECK(message("I32", static_cast<int32_t>(rows), static_cast<int32_t>(cols)) == "none");
+  CHECK(message("I64", rows, cols + 1).find("by its weight_shape") != std::string::npos);
+  CHECK(message("I32", static_cast<int32_t>(cols), static_cast<int32_t>(rows)).find("by its weight_shape") !=
+        std::string::npos);
+  CHECK(message("F32", 1.0f, 2.0f).find("I64 or I32") != std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "tensor/code_matrix.h"
+
+namespace millrace::cpu {
+
+/// A head's rows for the key in codes, as columns. A scale of the rows counts for one column and a group of the
+/// transpose's rows. So inputs are multiplied by factors, of which each group of rows has its own.
+struct TransposedCodes {
+  tensor::CodeStorage codes;   ///< [groups · stride, columns] with scales of 1; zeros fill the stride of a group
+  std::vector<float> factors;  // [groups, columns]
+};
+
+/// Returns the rows of the transpose from one group to the next: whole panels.
+[[nodiscard]] int64_t transposed_stride(const tensor::CodeMatrix& kv_b);
+
+/// Returns whether the heads of such rows can be transposed in codes: all but a factor per column and group is the same
+/// for a group, integers less their zero points fit a byte, and the strides leave less than bf16 takes. The answer
+/// follows from the format, so that it is the same on every rank.
+[[nodiscard]] bool can_transpose_codes(const tensor::CodeMatrix& kv_b);
+
+/// Transposes some rows, for which can_transpose_codes() holds.
+[[nodiscard]] TransposedCodes transposed_codes(const tensor::CodeMatrix& keys);
+
+}  // namespace millrace::cpu
