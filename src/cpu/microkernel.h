@@ -46,10 +46,11 @@ struct PrefetchShare {
 };
 
 /// Returns the share of `bytes` for the tile at `row`, of `tile_rows` of `rows` rows. If the first tile prefetched
-/// everything, it would stall, and memory would idle afterwards. A tile of all rows advances by `full_step`.
+/// everything, it would stall, and memory would idle afterwards. A tile of all rows advances by `full_step`. Steps are
+/// rounded up: a line between two shares would be read from memory while the sums wait.
 MILLRACE_INLINE PrefetchShare prefetch_share_of_tile(size_t bytes, size_t full_step, int row, int tile_rows, int rows) {
-  return {bytes * static_cast<size_t>(row) / static_cast<size_t>(rows),
-          full_step * static_cast<size_t>(tile_rows) / static_cast<size_t>(rows)};
+  const auto parts = static_cast<size_t>(rows);
+  return {bytes * static_cast<size_t>(row) / parts, (full_step * static_cast<size_t>(tile_rows) + parts - 1) / parts};
 }
 
 /// The addresses of LHS rows at a fixed distance. Rows use a multiple that the address mode supports, or one that stays
