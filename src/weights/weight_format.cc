@@ -211,9 +211,7 @@ Result<WeightFormat> parse_modelopt(JsonObject config) {
   return WeightFormat{.method = QuantMethod::kModelOpt};
 }
 
-}  // namespace
-
-Result<WeightFormat> parse_weight_format(JsonObject config, std::string_view usual_method) {
+Result<WeightFormat> parse_of_method(JsonObject config, std::string_view usual_method) {
   const std::string method = text_member(config, "quant_method", usual_method);
   if (method == "fp8" || method == "fbgemm_fp8") return parse_fp8(config);
   if (method == "mxfp8") return parse_mxfp8(config);
@@ -229,6 +227,18 @@ Result<WeightFormat> parse_weight_format(JsonObject config, std::string_view usu
       "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4, "
       "auto-round, quark, blockwise_int8, w8a8_int8 or millrace-w8",
       method);
+}
+
+}  // namespace
+
+Result<WeightFormat> parse_weight_format(JsonObject config, std::string_view usual_method) {
+  constexpr int64_t kMaxSize = int64_t{1} << 31;  // readers add sizes to extents of matrices
+  auto format = parse_of_method(config, usual_method);
+  if (!format) return format;
+  int64_t largest = std::max({format->group_size, format->block_rows, format->block_cols});
+  for (const int64_t size : format->group_sizes) largest = std::max(largest, size);
+  if (largest > kMaxSize) return bad_config("the size of a group or block is {}, wanted at most {}", largest, kMaxSize);
+  return format;
 }
 
 }  // namespace millrace::weights

@@ -8,6 +8,7 @@
 #include "fuzz/targets.h"
 #include "support/effort.h"
 #include "support/paths.h"
+#include "text/tool_calls/tool_formats.h"
 
 using namespace millrace;
 
@@ -70,5 +71,14 @@ TEST_CASE("every fuzz target holds over its seeds and their mutations") {
       for (size_t i = dice.below(6); i < 6; ++i) mutate(input, seeds[dice.below(seeds.size())], dice);
       target.run(input);
     }
+  }
+}
+
+TEST_CASE("outputs in each format of calls are fuzzed") {
+  const auto seeds = read_corpus("model_output");
+  for (size_t i = 0; i < text::kToolFormatCount; ++i) {
+    const std::string name(text::to_string(static_cast<text::ToolFormat>(i)));
+    INFO(name);
+    CHECK(std::ranges::any_of(seeds, [&](const std::string& seed) { return seed.starts_with(name + " "); }));
   }
 }

@@ -1,4 +1,4 @@
-#include <cstdint>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,18 +16,12 @@ using namespace text;
 
 constexpr const char* kSchema =
     R"({"type":"object","properties":{"room":{"type":"string"},"digits":{"type":"integer"},"list":{"type":"array"}}})";
-constexpr size_t kReasoningFormatCount = static_cast<size_t>(ReasoningFormat::kHarmony) + 1;
 
-/// Returns the number that a letter stands for: 0 for a.
-size_t number_of(char letter, size_t count) {
-  return static_cast<uint8_t>(letter - 'a') % count;
-}
-
-OutputFormat format_of(char tools, char reasoning) {
+/// Returns a format of calls, and one of reasoning if the second word names one.
+OutputFormat format_of(std::string_view tools, std::string_view reasoning) {
   OutputFormat format;
-  format.tools = static_cast<ToolFormat>(number_of(tools, kToolFormatCount));
-  const size_t number = number_of(reasoning, kReasoningFormatCount + 1);
-  if (number < kReasoningFormatCount) format.reasoning = static_cast<ReasoningFormat>(number);
+  format.tools = parse_tool_format(tools);
+  format.reasoning = parse_reasoning_format(reasoning);
   auto types = std::make_shared<ParameterTypes>();
   types->add("room_temp", kSchema);
   format.parameter_types = std::move(types);
@@ -65,9 +59,12 @@ OutputPart parse(const OutputFormat& format, std::string_view answer, size_t siz
 }  // namespace
 
 void model_output(std::string_view input) {
-  if (input.size() < 3) return;
-  const OutputFormat format = format_of(input[0], input[1]);
-  const std::string_view answer = input.substr(2);
+  const size_t end = std::min(input.find('\n'), input.size());
+  const std::string_view names = input.substr(0, end);
+  const size_t blank = std::min(names.find(' '), names.size());
+  const OutputFormat format = format_of(names.substr(0, blank), names.substr(std::min(blank + 1, names.size())));
+  if (!format.tools || end == input.size()) return;
+  const std::string_view answer = input.substr(end + 1);
   const OutputPart whole = parse(format, answer, answer.size());
   for (const size_t size : {1, 3}) {
     const OutputPart pieces = parse(format, answer, size);

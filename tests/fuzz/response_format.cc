@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "fuzz/byte_vocabulary.h"
 #include "fuzz/targets.h"
 #include "grammar/ebnf.h"
 #include "grammar/json_rules.h"
@@ -12,20 +13,6 @@
 
 namespace millrace::fuzz {
 namespace {
-
-constexpr TokenId kEnd = 256;
-
-std::shared_ptr<const grammar::Vocabulary> vocabulary() {
-  static const auto made = [] {
-    std::vector<std::string> texts;
-    for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
-    texts.emplace_back();
-    for (const char* text : {"{\"", "\":", "\",", "},", "true", "ab", "aa", "\xC3\xA9", "  ", "\n "})
-      texts.emplace_back(text);
-    return std::make_shared<const grammar::Vocabulary>(texts);
-  }();
-  return made;
-}
 
 /// Reads a grammar of Lark, of whose texts the definition has the JSON strings.
 Result<grammar::ExpressionPtr> read_lark(std::string_view text, grammar::Definition& definition) {
@@ -52,10 +39,10 @@ std::optional<std::string> write(const std::shared_ptr<const grammar::Grammar>& 
     if (allowed == nullptr) return std::nullopt;
     const auto size = static_cast<TokenId>(grammar->vocabulary().size());
     auto token = static_cast<TokenId>(uniform_at(text.size(), i) * size);
-    if (allowed->contains(kEnd)) token = kEnd;
+    if (allowed->contains(kEndToken)) token = kEndToken;
     while (!allowed->contains(token)) token = (token + 1) % size;
     CHECK(matcher.advance(token), "a token that may come next does not");
-    if (token == kEnd) return text;
+    if (token == kEndToken) return text;
     text += grammar->vocabulary().text_of(token);
   }
   return matcher.may_end() ? std::optional(text) : std::nullopt;
@@ -72,7 +59,7 @@ void response_format(std::string_view input) {
     return;
   }
   definition.root = *expression;
-  const auto grammar = grammar::Grammar::compile(definition, vocabulary(), {kEnd});
+  const auto grammar = grammar::Grammar::compile(definition, byte_vocabulary(), {kEndToken});
   if (grammar.has_error()) {
     CHECK(grammar.error().code == ErrorCode::kInvalidArgument);
     return;

@@ -20,6 +20,8 @@ void config_json(std::string_view input);
 void safetensors_header(std::string_view input);
 /// A GGUF file: its header, the tensors by name, and the config and the tokenizer that its metadata amounts to.
 void gguf_file(std::string_view input);
+/// A quantization_config with the members rows and cols, a NUL, and a safetensors file of a weight of that shape.
+void stored_weight(std::string_view input);
 /// A template, a NUL, and a JSON array of messages.
 void chat_template(std::string_view input);
 /// What `millrace simulate` reads: a described cluster; a result file of bench/load.
@@ -29,7 +31,9 @@ void workload_json(std::string_view input);
 void trace_json(std::string_view input);
 /// What a request holds its answer to: r and a regular expression, e and a grammar in EBNF, else j and a JSON schema.
 void response_format(std::string_view input);
-/// An output of a model: a letter for its format of calls, one for its format of reasoning, and the text.
+/// The name of a format of calls, "strict" or another word, a line feed, and the schema of a tool's arguments.
+void tool_schema(std::string_view input);
+/// An output of a model: the names of its formats of calls and of reasoning, a line feed, and the text.
 void model_output(std::string_view input);
 
 struct Target {
@@ -46,11 +50,13 @@ inline constexpr std::array kTargets = {
     Target{"config_json", config_json},
     Target{"safetensors_header", safetensors_header},
     Target{"gguf_file", gguf_file},
+    Target{"stored_weight", stored_weight},
     Target{"chat_template", chat_template},
     Target{"cluster_json", cluster_json},
     Target{"workload_json", workload_json},
     Target{"trace_json", trace_json},
     Target{"response_format", response_format},
+    Target{"tool_schema", tool_schema},
     Target{"model_output", model_output},
 };
 

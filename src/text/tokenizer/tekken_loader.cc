@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -34,6 +35,8 @@ constexpr std::array<std::string_view, 20> kUnnamedSpecialTokens = {"<unk>",
                                                                     "[/SYSTEM_PROMPT]",
                                                                     "[TOOL_CONTENT]"};
 constexpr int kLastUnnamedVersion = 7;
+/// Bounds the names that the loader makes for special tokens without one. Files have 1000.
+constexpr size_t kMaxSpecialTokens = 65'536;
 
 struct TekkenConfig {
   std::string_view pattern;
@@ -70,6 +73,9 @@ TekkenConfig parse_tekken_config(JsonValue document) {
   config.version = parse_version(string_member(*json, "version", ""));
   config.vocab_size = count_member(*json, "default_vocab_size");
   config.special_count = count_member(*json, "default_num_special_tokens");
+  if (config.special_count > kMaxSpecialTokens) {
+    fail_data("config: default_num_special_tokens is {}, wanted at most {}", config.special_count, kMaxSpecialTokens);
+  }
   if (config.special_count >= config.vocab_size) {
     fail_data("config: default_vocab_size is {}, wanted more than the {} special tokens", config.vocab_size,
               config.special_count);
@@ -120,9 +126,10 @@ std::vector<AddedToken> parse_special_tokens(JsonValue document, const TekkenCon
 
 /// Returns the tokens by rank, without those that default_vocab_size cuts off.
 std::vector<std::string> parse_vocabulary(JsonValue document, size_t wanted) {
+  const JsonArray entries = array_member(document, "vocab");
   std::vector<std::string> tokens;
-  tokens.reserve(wanted);
-  for (const JsonValue entry : array_member(document, "vocab")) {
+  tokens.reserve(std::min(wanted, entries.size()));
+  for (const JsonValue entry : entries) {
     if (tokens.size() == wanted) return tokens;
     const size_t rank = tokens.size();
     JsonObject members;

@@ -84,7 +84,9 @@ std::vector<std::string> parse_ranks(std::string_view text) {
     places.emplace_back(rank, number);
   }
   if (lines.empty()) fail_data("the file is empty, wanted a line for each token");
-  if (lines.size() > static_cast<size_t>(TokenizerParts::kMaxTokenId)) fail_data("more than {} tokens", lines.size());
+  if (lines.size() > static_cast<size_t>(TokenizerParts::kMaxTokenId)) {
+    fail_data("there are {} tokens, wanted at most {}", lines.size(), TokenizerParts::kMaxTokenId);
+  }
   tokens.resize(lines.size());
   std::vector<size_t> line_of_rank(lines.size());
   for (size_t i = 0; i < lines.size(); ++i) {

@@ -122,6 +122,7 @@ std::vector<AddedToken> parse_added_tokens_decoder(std::optional<JsonValue> conf
   JsonObject entries;
   if (!decoder || !decoder->get(entries)) return tokens;
   for (const auto entry : entries) {
+    if (entry.key.empty()) fail_data("added_tokens_decoder: an empty name is no id");
     TokenId id = 0;
     for (const char c : entry.key) {
       if (c < '0' || c > '9' || id > TokenizerParts::kMaxTokenId / 10 - 1)

@@ -1,17 +1,24 @@
 #include "text/tool_calls/parameter_types.h"
 
-#include <algorithm>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/json.h"
+#include "base/json_value.h"
 #include "text/tool_calls/partial_match.h"
 
 namespace millrace::text {
 namespace {
 
-/// Limits the nesting of schemas that are read, and the references that are followed.
-constexpr int kMaxSchemaDepth = 8;
+/// Limits the schemas that are read for one tool, so that no request takes long. Further ones say nothing. Long objects
+/// and lists count as several.
+constexpr size_t kMaxSchemas = 100'000;
+constexpr size_t kItemsPerSchema = 32;
+/// Limits the different references of one tool, since each is looked for among all definitions.
+constexpr size_t kMaxReferences = 1000;
 
 void merge(ValueTypes& types, const ValueTypes& other) {
   types.text |= other.text;
@@ -53,13 +60,6 @@ ValueTypes types_of_name(std::string_view name) {
           .object = name == "object"};
 }
 
-/// Returns the schema that "$ref" names, or kMissing.
-JsonValue referred(JsonValue schema, JsonValue root) {
-  std::string_view word;
-  const bool is_within = schema["$ref"].get(word) && word.starts_with('#');
-  return is_within ? root.at_pointer(word.substr(1)) : JsonValue();
-}
-
 /// Returns the types of the values that a schema lists and that its "type" allows.
 ValueTypes types_of_list(JsonValue schema, const std::vector<JsonValue>& values) {
   const bool has_type = !schema["type"].is_missing();
@@ -84,27 +84,79 @@ ValueTypes types_of_list(JsonValue schema, const std::vector<JsonValue>& values)
   return types;
 }
 
-ValueTypes read_schema(JsonValue schema, JsonValue root, int depth) {
-  ValueTypes types;
-  JsonObject object;
-  if (depth > kMaxSchemaDepth || !schema.get(object)) return types;
-  JsonArray listed;
-  if (schema["enum"].get(listed)) return types_of_list(schema, {listed.begin(), listed.end()});
-  if (!schema["const"].is_missing()) return types_of_list(schema, {schema["const"]});
-  for (const auto& [key, value] : object) {
-    std::string_view word;
-    if (key == "type" && value.get(word)) merge(types, types_of_name(word));
-    if (key == "nullable") types.null |= value.is_true();
-    if (key == "$ref") merge(types, read_schema(referred(schema, root), root, depth + 1));
-    JsonArray array;
-    if (!value.get(array)) continue;
-    for (const JsonValue item : array) {
-      if (key == "type" && item.get(word)) merge(types, types_of_name(word));
-      if (key == "anyOf" || key == "oneOf" || key == "allOf") merge(types, read_schema(item, root, depth + 1));
+/// The schemas that describe the arguments of one tool. Lives while they are read.
+class ToolSchema {
+ public:
+  explicit ToolSchema(JsonValue root) : root_(root) {}
+
+  /// Returns `schema`, what it refers to and what it combines, each once.
+  std::vector<JsonValue> parts_of(JsonValue schema) {
+    std::vector<JsonValue> parts;
+    std::unordered_set<const void*> known;
+    const auto add = [&](JsonValue part) {
+      JsonObject members;
+      if (!part.get(members) || count_ >= kMaxSchemas) return;
+      count_ += 1 + members.size() / kItemsPerSchema;
+      if (known.insert(part.identity()).second) parts.push_back(part);
+    };
+    add(schema);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const JsonValue part = parts[i];
+      // A list of values says all.
+      if (part["enum"].is_array() || !part["const"].is_missing()) continue;
+      add(referred(part["$ref"]));
+      for (const char* list : {"allOf", "anyOf", "oneOf"}) {
+        JsonArray combined;
+        if (!part[list].get(combined)) continue;
+        count_ += combined.size() / kItemsPerSchema;
+        for (const JsonValue each : combined) add(each);
+      }
     }
+    return parts;
   }
-  return types;
-}
+
+  ValueTypes types_of(JsonValue schema) {
+    ValueTypes types;
+    for (const JsonValue part : parts_of(schema)) {
+      const auto [own, is_new] = own_types_.try_emplace(part.identity());
+      if (is_new) own->second = read_own_types(part);
+      merge(types, own->second);
+    }
+    return types;
+  }
+
+ private:
+  /// Returns the types that a schema names, or those of the values that it lists.
+  static ValueTypes read_own_types(JsonValue schema) {
+    JsonArray array;
+    if (schema["enum"].get(array)) return types_of_list(schema, {array.begin(), array.end()});
+    if (!schema["const"].is_missing()) return types_of_list(schema, {schema["const"]});
+    ValueTypes types;
+    types.null = schema["nullable"].is_true();
+    std::string_view word;
+    if (schema["type"].get(word)) merge(types, types_of_name(word));
+    if (!schema["type"].get(array)) return types;
+    for (const JsonValue item : array) {
+      if (item.get(word)) merge(types, types_of_name(word));
+    }
+    return types;
+  }
+
+  /// Returns the schema that a "$ref" names, or kMissing.
+  JsonValue referred(JsonValue reference) {
+    std::string_view word;
+    if (!reference.get(word) || !word.starts_with('#')) return {};
+    const auto known = references_.find(word);
+    if (known != references_.end()) return known->second;
+    if (references_.size() == kMaxReferences) return {};
+    return references_[word] = root_.at_pointer(word.substr(1));
+  }
+
+  JsonValue root_;
+  std::unordered_map<std::string_view, JsonValue> references_;
+  std::unordered_map<const void*, ValueTypes> own_types_;  // by the schema's identity
+  size_t count_ = 0;                                       // of schemas that were read
+};
 
 std::optional<std::string> read_word(std::string_view value, const ValueTypes& types) {
   const auto is = [value](std::string_view lower, std::string_view python) {
@@ -133,10 +185,6 @@ bool allows(const ValueTypes& types, JsonValue value) {
 
 }  // namespace
 
-ValueTypes types_of_schema(JsonValue schema, JsonValue root) {
-  return read_schema(schema, root, 0);
-}
-
 std::string value_to_json(std::string_view value, const ValueTypes& types) {
   const std::string_view trimmed = without_space(value);
   if (types != kTextOnly) {
@@ -154,31 +202,15 @@ std::string value_to_json(std::string_view value, const ValueTypes& types) {
 void ParameterTypes::add(const std::string& tool, std::string_view schema) {
   const auto document = JsonDocument::parse(schema);
   if (document.has_error()) return;
-  add_part(tool, document->root(), document->root(), 0);
-}
-
-void ParameterTypes::add_part(const std::string& tool, JsonValue schema, JsonValue root, int depth) {
-  if (depth > kMaxSchemaDepth) return;
-  const JsonValue additional = schema["additionalProperties"];
-  if (additional.is_object()) additional_.insert_or_assign(tool, types_of_schema(additional, root));
-  JsonObject properties;
-  if (schema["properties"].get(properties)) {
+  ToolSchema tool_schema(document->root());
+  for (const JsonValue part : tool_schema.parts_of(document->root())) {
+    const JsonValue additional = part["additionalProperties"];
+    if (additional.is_object()) merge(additional_[tool], tool_schema.types_of(additional));
+    JsonObject properties;
+    if (!part["properties"].get(properties)) continue;
     for (const auto& [key, property] : properties) {
-      const auto [entry, is_new] = types_.try_emplace({tool, std::string(key)});
-      const ValueTypes types = types_of_schema(property, root);
-      // What one part leaves free another may fix.
-      if (is_new || entry->second.is_any()) {
-        entry->second = types;
-      } else {
-        merge(entry->second, types);
-      }
+      merge(types_[{tool, std::string(key)}], tool_schema.types_of(property));
     }
-  }
-  if (const JsonValue target = referred(schema, root); !target.is_missing()) add_part(tool, target, root, depth + 1);
-  for (const char* list : {"allOf", "anyOf", "oneOf"}) {
-    JsonArray parts;
-    if (!schema[list].get(parts)) continue;
-    for (const JsonValue part : parts) add_part(tool, part, root, depth + 1);
   }
 }
 

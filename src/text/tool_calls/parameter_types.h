@@ -5,8 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/json_value.h"
-
 /// Types of tool parameters. They tell a string from a number where a format writes values without quotes.
 namespace millrace::text {
 
@@ -26,9 +24,6 @@ struct ValueTypes {
 };
 inline constexpr ValueTypes kTextOnly{.text = true};
 
-/// Returns the types that `schema` allows; none if it constrains none. "$ref"s point into `root`.
-[[nodiscard]] ValueTypes types_of_schema(JsonValue schema, JsonValue root);
-
 /// Returns the JSON of a value that is written without quotes: the first of the types that it can have, else a string.
 [[nodiscard]] std::string value_to_json(std::string_view value, const ValueTypes& types);
 
@@ -43,9 +38,6 @@ class ParameterTypes {
   [[nodiscard]] ValueTypes of_others(const std::string& tool) const;
 
  private:
-  /// Adds what a schema of the arguments, or a part of it, says.
-  void add_part(const std::string& tool, JsonValue schema, JsonValue root, int depth);
-
   std::map<std::pair<std::string, std::string>, ValueTypes> types_;
   std::map<std::string, ValueTypes> additional_;  // of the parameters that a tool's properties do not name
 };

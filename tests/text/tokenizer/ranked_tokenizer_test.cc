@@ -304,6 +304,8 @@ TEST_CASE("damaged files of tokens by rank are refused by line or rank") {
              Mentions("tokenization_other.TikTokenTokenizer"));
   CHECK_THAT(tiktoken_error(good, replaced(std::string(kKimiConfig), "260", "97")).message,
              Mentions("tokenizer_config.json", "<think>", "97"));
+  CHECK_THAT(tiktoken_error(good, replaced(std::string(kKimiConfig), "260", "")).message,
+             Mentions("tokenizer_config.json", "added_tokens_decoder", "empty"));
 }
 
 TEST_CASE("damaged tekken.json files are refused by name") {
@@ -322,6 +324,12 @@ TEST_CASE("damaged tekken.json files are refused by name") {
   CHECK_THAT(error_of("\"default_vocab_size\": 280", "\"default_vocab_size\": -1"), Mentions("default_vocab_size"));
   CHECK_THAT(error_of("\"default_num_special_tokens\": 24", "\"default_num_special_tokens\": 19"),
              Mentions("20 entries", "19"));
+  // Each of these tokens would get a name.
+  const std::string many = replaced(good.json(), "\"default_vocab_size\": 280", "\"default_vocab_size\": 8000256");
+  CHECK_THAT(
+      tekken_error(replaced(many, "\"default_num_special_tokens\": 24", "\"default_num_special_tokens\": 8000000"))
+          .message,
+      Mentions("default_num_special_tokens", "8000000", "65536"));
   CHECK_THAT(error_of("\"rank\": 7,", "\"rank\": 8,"), Mentions("vocab", "entry 7", "rank 7"));
   CHECK_THAT(error_of("\"token_bytes\": \"Bw==\"", "\"token_bytes\": \"B!\""), Mentions("rank 7", "B!"));
   CHECK_THAT(error_of("\"token_bytes\": \"Bw==\"", "\"token_bytes\": null"), Mentions("rank 7", "null"));

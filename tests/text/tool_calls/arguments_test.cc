@@ -57,6 +57,21 @@ TEST_CASE("values without quotes have the types of their schema") {
   CHECK(types.of("h", "c") == kTextOnly);
 }
 
+TEST_CASE("schemas that refer to each other are read once") {
+  std::string refs;
+  for (int i = 0; i < 3000; ++i) refs += R"({"$ref":"#"},{"$ref":"#/$defs/all"},)";
+  std::string chain = R"("d0":{"type":"integer"})";
+  for (int i = 1; i < 40; ++i) chain += fmt::format(R"(,"d{}":{{"allOf":[{{"$ref":"#/$defs/d{}"}}]}})", i, i - 1);
+  ParameterTypes types;
+  types.add("f", fmt::format(R"({{"anyOf":[{0}{{"properties":{{"far":{{"$ref":"#/$defs/d39"}}}}}}],)"
+                             R"("properties":{{"all":{{"$ref":"#/$defs/all"}}}},)"
+                             R"("$defs":{{"all":{{"oneOf":[{0}{{"type":"null"}}]}},{1}}}}})",
+                             refs, chain));
+  CHECK(types.of("f", "far") == ValueTypes{.integer = true});
+  CHECK(types.of("f", "all").null);
+  CHECK(types.of("f", "other") == kTextOnly);
+}
+
 TEST_CASE("literals of Python and of Gemma become JSON") {
   const auto python = [](const std::string& arguments) {
     return summary(parse_output(output_format(ToolFormat::kPythonic), "[f(" + arguments + ")]"));
