@@ -255,7 +255,8 @@ void fit(Options& options) {
   uint32_t context = options.decode.empty() ? 0 : decoded;
   int64_t tokens = 0;
   for (const uint32_t count : options.decode) {
-    tokens = std::max(tokens, int64_t{count} * (decoded + page));
+    // Windows and states have room for one sequence in each 256 tokens, if they fit the memory.
+    tokens = std::max(tokens, int64_t{count} * std::max(decoded + page, 256u));
     options.engine.stage.max_running = std::max(options.engine.stage.max_running, count);
   }
   for (const uint32_t prompt : options.prefill) {
@@ -265,8 +266,6 @@ void fit(Options& options) {
   options.engine.context_length = static_cast<int32_t>(context);
   // Chunks of prompts need room beside the sequences, since pages of a window are freed behind them.
   options.engine.max_total_tokens = tokens + 2 * options.engine.head.scheduler.chunked_prefill_size;
-  // Windows and states have room for all sequences only if these are expected to be as short as they are.
-  options.engine.stage.expected_tokens = options.decode.empty() ? context : decoded;
   options.engine.head.max_queued = std::max(options.engine.head.max_queued, options.engine.stage.max_running);
 }
 

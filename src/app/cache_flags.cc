@@ -62,7 +62,8 @@ void add_cache_flags(CLI::App& serve, ServeFlags& flags) {
              "Gives this part of the memory that is available at start, after weights and scratch, to the KV cache.")
       ->default_str("0.9 on a GPU, 0.5 on the CPU");
   add_number(serve, "--expected-tokens", engine.stage.expected_tokens, {1, 0x1p31},
-             "Divides the KV cache between layers with all tokens, a window or a state for sequences of this length.");
+             "Divides the KV cache between layers with all tokens, a window or a state for sequences of this length.")
+      ->default_str("for any length");
   add_number(serve, "--state-snapshot-pages", engine.head.scheduler.snapshot_pages, {0, 1e6},
              "Keeps the states of recurrent layers also after every so many pages of a sequence.");
   serve.add_flag_callback(

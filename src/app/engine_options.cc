@@ -12,8 +12,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr async::Duration kHeartbeat = 500ms;
-/// Cached prefixes are kept up to this multiple of what the running requests can use.
-constexpr uint64_t kCachedPerRunning = 8;
+/// The length of requests that --max-total-tokens alone should keep from running at once.
+constexpr uint64_t kShortTokens = 256;
+
+/// Returns the pages that --max-total-tokens asks for; 0: the flag is not given, or asks for less than a page.
+uint64_t wanted_pages(const EngineOptions& options) {
+  return std::min<uint64_t>(static_cast<uint64_t>(options.max_total_tokens) / options.stage.page_size, INT32_MAX);
+}
 
 uint32_t window_of(const EngineOptions& options) {
   return static_cast<uint32_t>(options.pp_size + options.async_batch_depth);
@@ -49,6 +54,8 @@ sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_
   stage.max_batch_tokens = sched::max_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size) +
                            stage.max_running + stage.max_draft_rows;
   stage.window = window_of(options);
+  stage.wanted_pages = static_cast<uint32_t>(wanted_pages(options));
+  stage.shares_prefixes = scheduler.share_prefixes;
   stage.context_length = static_cast<uint32_t>(options.context_length);
   stage.sampling_vocab = sampling_vocab;
   stage.watchdog = options.head.watchdog;
@@ -61,11 +68,20 @@ uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capa
   const uint64_t page_size = options.stage.page_size;
   // More than every running request at full length is of use to the prefix cache only, and soon to nobody.
   const uint64_t pages_each = (static_cast<uint64_t>(longest) + page_size - 1) / page_size;
-  uint64_t useful = pages_each * options.stage.max_running;
-  if (options.head.scheduler.share_prefixes) useful *= kCachedPerRunning;
-  const uint64_t wanted =
-      options.max_total_tokens > 0 ? static_cast<uint64_t>(options.max_total_tokens) / page_size : capacity;
+  const uint64_t useful =
+      pages_each * cache::max_sequences(options.stage.max_running, options.head.scheduler.share_prefixes);
+  const uint64_t wanted = options.max_total_tokens > 0 ? wanted_pages(options) : capacity;
   return static_cast<uint32_t>(std::min({wanted, useful, uint64_t{INT32_MAX}}));
+}
+
+uint32_t window_sequences(const EngineOptions& options, std::span<const WindowSpec> windows, uint32_t page_count,
+                          uint32_t capacity) {
+  const sched::StageConfig stage = stage_config(options, 0);
+  if (windows.empty() || stage.wanted_pages == 0 || stage.expected_tokens > 0) return 0;
+  const uint64_t usual = cache::expected_sequences(windows, page_count, sched::pool_needs(stage));
+  const uint64_t short_requests = uint64_t{page_count} * stage.page_size / kShortTokens;
+  const uint64_t wanted = std::max(usual, std::min<uint64_t>(stage.max_running, short_requests));
+  return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, std::max(capacity, 1u)));
 }
 
 double memory_fraction(const EngineOptions& options) {
@@ -80,7 +96,9 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
   scheduler.page_size = options.stage.page_size;
   scheduler.page_count = pages.device;
   scheduler.host_page_count = pages.host;
+  scheduler.window_sequences = pages.sequences;
   scheduler.windows = model::CacheGroups(config).windows();
+  scheduler.longest_tokens = static_cast<uint32_t>(options.context_length);
   scheduler.expected_tokens = options.stage.expected_tokens;
   scheduler.max_running = options.stage.max_running;
   scheduler.window = window_of(options);

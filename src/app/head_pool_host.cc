@@ -9,7 +9,7 @@ Result<cluster::Loaded> HeadPoolHost::measure() {
     on_change_(nullptr);
     node_.destroy_stages();
   }
-  return loaded_report(node_, memory_fraction_);
+  return loaded_report(node_, stage_);
 }
 
 Result<sched::LocalStages*> HeadPoolHost::stages(const cluster::Assignment& assignment, cache::PoolSizes pages,

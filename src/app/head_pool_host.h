@@ -13,13 +13,9 @@ namespace millrace::app {
 class HeadPoolHost final : public cluster::PoolHost {
  public:
   /// `on_change` gets the stages that have been made, and null before those that exist are destroyed.
-  HeadPoolHost(NodeStages& node, async::Runtime& control, const model::ModelConfig& config, double memory_fraction,
-               std::function<void(sched::LocalStages*)> on_change)
-      : node_(node),
-        control_(control),
-        config_(config),
-        memory_fraction_(memory_fraction),
-        on_change_(std::move(on_change)) {}
+  HeadPoolHost(NodeStages& node, async::Runtime& control, const model::ModelConfig& config,
+               const sched::StageConfig& stage, std::function<void(sched::LocalStages*)> on_change)
+      : node_(node), control_(control), config_(config), stage_(stage), on_change_(std::move(on_change)) {}
 
   [[nodiscard]] Result<cluster::Loaded> measure() override;
   [[nodiscard]] Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cache::PoolSizes pages,
@@ -29,7 +25,7 @@ class HeadPoolHost final : public cluster::PoolHost {
   NodeStages& node_;
   async::Runtime& control_;
   const model::ModelConfig& config_;
-  const double memory_fraction_;
+  const sched::StageConfig stage_;
   const std::function<void(sched::LocalStages*)> on_change_;
 };
 

@@ -12,6 +12,7 @@
 #include "app/head_pool_host.h"
 #include "app/naming_ring_builder.h"
 #include "app/node_stages.h"
+#include "app/pool_report.h"
 #include "app/rank_processors.h"
 #include "app/stage_backend.h"
 #include "base/log.h"
@@ -30,16 +31,6 @@
 
 namespace millrace::app {
 namespace {
-
-void log_pool(const cache::WindowPool& pool, uint32_t max_running) {
-  if (pool.kind == GroupKind::kState) {
-    const uint32_t running = std::min(max_running, pool.pages.device / cache::kRunningStatePages);
-    log::info("states of recurrent layers: {} pages, {} each for up to {} running requests, the others for snapshots",
-              pool.pages.device, cache::kRunningStatePages, running);
-    return;
-  }
-  log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
-}
 
 /// Chooses the device and keeps the choice in the options.
 Result<DeviceKind> resolve_device(EngineOptions& options) {
@@ -320,6 +311,9 @@ Result<cache::PoolSizes> LocalEngine::first_pool_sizes(uint32_t sharers) {
     others = std::move(*loaded);
     fingerprint_ = others.fingerprint;
   }
+  const uint32_t wanted = stage_config(options_, sampling_vocab_).wanted_pages;
+  const uint32_t own_sequences = node_->memory().sequence_capacity(wanted, memory_fraction(options_), sharers);
+  others.sequence_capacity = std::min(others.sequence_capacity, own_sequences);
   return pool_sizes(std::min(own_capacity, others.page_capacity), others);
 }
 
@@ -345,7 +339,11 @@ Result<cache::PoolSizes> LocalEngine::pool_sizes(uint64_t capacity, const cluste
   const uint32_t wanted_host = host_page_count(device);
   const auto host = static_cast<uint32_t>(std::min<uint64_t>(wanted_host, limits.host_page_capacity));
   if (host < wanted_host) log::warn("the host tier has {} pages instead of {}, for lack of memory", host, wanted_host);
-  return cache::PoolSizes{.device = device, .host = wanted_host == 0 ? 0 : std::max(host, 1u)};
+  const auto sequences = static_cast<uint32_t>(with_host_pages(limits.sequence_capacity));
+  return cache::PoolSizes{
+      .device = device,
+      .host = wanted_host == 0 ? 0 : std::max(host, 1u),
+      .sequences = window_sequences(options_, model::CacheGroups(config_).windows(), device, sequences)};
 }
 
 uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
@@ -371,9 +369,9 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
     head.scheduler.stage_threads = static_cast<uint32_t>(rank_threads * options_.tp_size);
   }
   head.model = model_info();
-  sched::RingConfig shape = sched::ring_config(
-      stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
-      static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
+  sched::RingConfig shape =
+      sched::ring_config(stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
+                         static_cast<uint32_t>(config_.vocab_size), pages, model::CacheGroups(config_).windows());
   if (expert_sharing_ != nullptr && !cluster_) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
       return expert_sharing_->join(own_expert_ring(), stage, rank, *backend);
@@ -390,7 +388,7 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
             options_.stage.page_size,
             kv_dtype == tensor::KvDType::kAuto ? "" : fmt::format(" in {}", enum_name(kv_dtype)), context,
             head.scheduler.window);
-  for (const cache::WindowPool& pool : shape.bounds.windows) log_pool(pool, options_.stage.max_running);
+  report_pools(head.scheduler);
   return {};
 }
 
@@ -431,9 +429,9 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
   }
   ring_ = std::make_unique<sched::Ring>(runtime, head, *builder);
   if (nodes == nullptr) return;
-  pool_host_ = std::make_unique<HeadPoolHost>(*node_, runtime, config_, memory_fraction(options_),
+  pool_host_ = std::make_unique<HeadPoolHost>(*node_, runtime, config_, stage_config(options_, sampling_vocab_),
                                               [this](const sched::LocalStages* stages) { set_stages(stages); });
-  const cache::PoolSizes pages{.device = shape.bounds.page_count, .host = shape.bounds.host_page_count};
+  const cache::PoolSizes pages = sched::first_pools(head.scheduler);
   asio::post(head_thread_.context(), [this, pages, nodes] {
     nodes->set_local(*pool_host_, node_->stages(), pages);
     nodes->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });

@@ -24,6 +24,18 @@ double to_megabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e6;
 }
 
+/// Returns the largest number up to INT32_MAX for which `fits` holds, as it does for 0 and for all below.
+template <class Fits>
+uint64_t largest(const Fits& fits) {
+  uint64_t found = 0;
+  uint64_t exceeds = uint64_t{INT32_MAX} + 1;
+  while (exceeds - found > 1) {
+    const uint64_t middle = found + (exceeds - found) / 2;
+    (fits(static_cast<uint32_t>(middle)) ? found : exceeds) = middle;
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<void> check_weights_fit(const model::ModelConfig& config, const std::vector<MemoryUser>& stages) {
@@ -64,10 +76,10 @@ void NodeMemory::add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& 
   }
 }
 
-/// Returns the bytes of all groups' pools where the first group has `page_count` pages.
-uint64_t NodeMemory::bytes_of(uint64_t page_count, std::span<const uint64_t> page_bytes) const {
-  uint64_t bytes = page_count * page_bytes.front();
-  const auto pools = cache::divide_pools(windows(), {.device = static_cast<uint32_t>(page_count)}, needs_);
+/// Returns the device bytes of all groups' pools.
+uint64_t NodeMemory::bytes_of(cache::PoolSizes first, std::span<const uint64_t> page_bytes) const {
+  uint64_t bytes = first.device * page_bytes.front();
+  const auto pools = cache::divide_pools(windows(), first, needs_);
   for (size_t i = 0; i < pools.size(); ++i) bytes += pools[i].pages.device * page_bytes[i + 1];
   return bytes;
 }
@@ -75,13 +87,14 @@ uint64_t NodeMemory::bytes_of(uint64_t page_count, std::span<const uint64_t> pag
 /// Returns the largest number of pages of the first group for which all pools fit.
 uint64_t NodeMemory::max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const {
   if (windows().empty()) return bytes / std::max<uint64_t>(1, page_bytes.front());
-  uint64_t fits = 0;
-  uint64_t exceeds = uint64_t{INT32_MAX} + 1;
-  while (exceeds - fits > 1) {
-    const uint64_t middle = fits + (exceeds - fits) / 2;
-    (bytes_of(middle, page_bytes) <= bytes ? fits : exceeds) = middle;
-  }
-  return fits;
+  return largest([&](uint32_t pages) { return bytes_of({.device = pages}, page_bytes) <= bytes; });
+}
+
+/// Returns the largest number of sequences whose windows and states fit beside `page_count` pages of the first group.
+uint64_t NodeMemory::max_sequences(uint32_t page_count, uint64_t bytes, std::span<const uint64_t> page_bytes) const {
+  return largest([&](uint32_t sequences) {
+    return sequences == 0 || bytes_of({.device = page_count, .sequences = sequences}, page_bytes) <= bytes;
+  });
 }
 
 std::vector<std::string> NodeMemory::device_names() const {
@@ -96,7 +109,8 @@ std::vector<std::string> NodeMemory::device_names() const {
 double NodeMemory::page_bytes(uint64_t page_count) const {
   std::vector<uint64_t> page_bytes;
   for (const MemoryUser& stage : stages_) add_page_bytes(stage, page_bytes);
-  return static_cast<double>(bytes_of(page_count, page_bytes)) / static_cast<double>(page_count);
+  const cache::PoolSizes first{.device = static_cast<uint32_t>(page_count)};
+  return static_cast<double>(bytes_of(first, page_bytes)) / static_cast<double>(page_count);
 }
 
 std::map<std::string, NodeMemory::Device> NodeMemory::devices() const {
@@ -127,40 +141,64 @@ uint64_t NodeMemory::page_capacity(double fraction) const {
   return smallest;
 }
 
+uint32_t NodeMemory::sequence_capacity(uint32_t wanted_pages, double fraction, uint32_t sharers) const {
+  if (wanted_pages == 0 || windows().empty()) return INT32_MAX;
+  if (fraction <= 0 || fraction >= 1) fraction = on_host() ? kFractionOfHost : kFractionOfGpu;
+  const uint64_t usual = cache::expected_sequences(windows(), wanted_pages, needs_);
+  uint64_t smallest = INT32_MAX;
+  for (const auto& [name, device] : devices()) {
+    const uint64_t bytes = device.available_bytes / sharers;
+    const auto part = static_cast<uint64_t>(fraction * static_cast<double>(bytes));
+    uint64_t fits = max_sequences(wanted_pages, part, device.page_bytes);
+    // What the pages alone ask for is not refused here: check_room() says what is missing.
+    if (fits < usual) fits = on_host() ? usual : std::min(usual, max_sequences(wanted_pages, bytes, device.page_bytes));
+    smallest = std::min(smallest, fits);
+  }
+  return static_cast<uint32_t>(smallest);
+}
+
 uint64_t NodeMemory::host_page_capacity() const {
   const double bytes = kUsableFraction * static_cast<double>(Machine().available_memory());
   const uint64_t page_count = std::max<uint64_t>(1, page_capacity(0));
   return static_cast<uint64_t>(bytes / std::max(1.0, page_bytes(page_count)));
 }
 
-Result<void> NodeMemory::check_room(uint64_t page_count) const {
+Result<void> NodeMemory::check_room(const sched::StageBounds& bounds) const {
   for (const auto& [name, device] : devices()) {
-    const uint64_t wanted = bytes_of(page_count, device.page_bytes);
+    uint64_t wanted = 0;
+    for (size_t group = 0; group < bounds.group_count(); ++group) {
+      wanted += bounds.pools(group).device * device.page_bytes[group];
+    }
+    log::info("{}: the KV cache takes up to {:.1f} MB of {:.1f} MB that are available", name, to_megabytes(wanted),
+              to_megabytes(device.available_bytes));
     if (wanted <= device.available_bytes) continue;
     if (on_host()) {
       log::warn(
           "a KV cache of {} pages of {} tokens takes {:.1f} MB when all are in use, {:.1f} MB of memory are "
           "available: lower --max-total-tokens",
-          page_count, page_size_, to_megabytes(wanted), to_megabytes(device.available_bytes));
+          bounds.page_count, page_size_, to_megabytes(wanted), to_megabytes(device.available_bytes));
       continue;
     }
     return make_error(ErrorCode::kExhausted,
                       "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB are free after weights and "
                       "scratch: {:.1f} MB are missing",
-                      name, page_count, page_size_, to_megabytes(wanted), to_megabytes(device.available_bytes),
+                      name, bounds.page_count, page_size_, to_megabytes(wanted), to_megabytes(device.available_bytes),
                       to_megabytes(wanted - device.available_bytes));
   }
   return {};
 }
 
-Result<void> NodeMemory::check_host_room(cache::PoolSizes pages) const {
-  const double wanted = pages.host * page_bytes(std::max(1U, pages.device));
+Result<void> NodeMemory::check_host_room(const sched::StageBounds& bounds) const {
+  std::vector<uint64_t> page_bytes;
+  for (const MemoryUser& stage : stages_) add_page_bytes(stage, page_bytes);
+  uint64_t wanted = 0;
+  for (size_t group = 0; group < bounds.group_count(); ++group) wanted += bounds.pools(group).host * page_bytes[group];
   const uint64_t available = Machine().available_memory();
-  if (wanted <= static_cast<double>(available)) return {};
+  if (wanted <= available) return {};
   return make_error(ErrorCode::kExhausted,
                     "a host tier of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB of memory are available: "
                     "lower --hicache-size or --hicache-ratio",
-                    pages.host, page_size_, wanted / 1e6, to_megabytes(available));
+                    bounds.host_page_count, page_size_, to_megabytes(wanted), to_megabytes(available));
 }
 
 }  // namespace millrace::app

@@ -41,14 +41,18 @@ class NodeMemory {
   [[nodiscard]] double page_bytes(uint64_t page_count = 1) const;
   /// Returns the pages, over all stages, in `fraction` of the memory that is available now; 0: the device's default.
   [[nodiscard]] uint64_t page_capacity(double fraction) const;
+  /// Returns for how many sequences, over all stages, the window groups have room beside `wanted_pages` of the first
+  /// one, in `fraction` of the memory that is available now; 0 or 1: the device's default. `sharers` rings share it.
+  /// What the pages alone suggest may take all memory.
+  [[nodiscard]] uint32_t sequence_capacity(uint32_t wanted_pages, double fraction, uint32_t sharers = 1) const;
   /// Returns the pages that a host tier can have in the host memory that is available now. It leaves some for other
   /// processes.
   [[nodiscard]] uint64_t host_page_capacity() const;
-  /// Checks that `page_count` pages have room on the devices. An error says how much is missing. Host memory becomes
-  /// resident page by page, so there a shortage is a warning in the log.
-  [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
+  /// Checks that the pools of all cache groups have room on the devices. An error says how much is missing. Host memory
+  /// becomes resident page by page, so there a shortage is a warning in the log.
+  [[nodiscard]] Result<void> check_room(const sched::StageBounds& bounds) const;
   /// Checks that the host tier has room in host memory.
-  [[nodiscard]] Result<void> check_host_room(cache::PoolSizes pages) const;
+  [[nodiscard]] Result<void> check_host_room(const sched::StageBounds& bounds) const;
 
  private:
   struct Device {
@@ -58,8 +62,9 @@ class NodeMemory {
   [[nodiscard]] std::map<std::string, Device> devices() const;
   [[nodiscard]] const std::vector<WindowSpec>& windows() const;
   void add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& page_bytes) const;
-  [[nodiscard]] uint64_t bytes_of(uint64_t page_count, std::span<const uint64_t> page_bytes) const;
+  [[nodiscard]] uint64_t bytes_of(cache::PoolSizes first, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] uint64_t max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const;
+  [[nodiscard]] uint64_t max_sequences(uint32_t page_count, uint64_t bytes, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] bool on_host() const { return stages_.front().backend->is_host(); }
 
   const std::vector<MemoryUser> stages_;

@@ -381,8 +381,8 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingC
 
 Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                          const std::string& fingerprint) {
-  RETURN_IF_ERROR(memory().check_room(shape.bounds.page_count));
-  RETURN_IF_ERROR(memory().check_host_room(shape.bounds.pools(0)));
+  RETURN_IF_ERROR(memory().check_room(shape.bounds));
+  RETURN_IF_ERROR(memory().check_host_room(shape.bounds));
   std::vector<async::Runtime*> runtimes;
   std::vector<std::unique_ptr<sched::ModelRunner>> made;
   std::vector<sched::LocalStages::RunnerFactory> runners;
@@ -450,14 +450,15 @@ void NodeStages::destroy_stages() {
   release_pools();
 }
 
-cluster::Loaded loaded_report(const NodeStages& node, double fraction) {
+cluster::Loaded loaded_report(const NodeStages& node, const sched::StageConfig& stage) {
   cluster::Loaded loaded{.compute = node.compute(),
                          .first = node.first_channels(),
                          .last = node.last_channels(),
                          .contents = node.contents()};
   if (node.made()) return loaded;
   const NodeMemory memory = node.memory();
-  loaded.page_capacity = memory.page_capacity(fraction);
+  loaded.page_capacity = memory.page_capacity(stage.memory_fraction);
+  loaded.sequence_capacity = memory.sequence_capacity(stage.wanted_pages, stage.memory_fraction);
   loaded.host_page_capacity = memory.host_page_capacity();
   return loaded;
 }

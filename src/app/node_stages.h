@@ -49,9 +49,9 @@ struct NodeStagesOptions {
 
 class NodeStages;
 
-/// Returns a node's report of its stages, with the pages that fit `fraction` of the memory available now. Stages that
-/// exist have their pages and are reported without.
-[[nodiscard]] cluster::Loaded loaded_report(const NodeStages& node, double fraction);
+/// Returns a node's report of its stages, with what fits the fraction of the memory available now that `stage` gives to
+/// the KV cache. Stages that exist have their pages and are reported without.
+[[nodiscard]] cluster::Loaded loaded_report(const NodeStages& node, const sched::StageConfig& stage);
 
 /// The stages that this process hosts, from weights to loops: each rank has a thread, a backend and a StageModel. Owned
 /// by the engine or the worker and used on the thread that loads. The destructor joins the ranks' threads, so the loops

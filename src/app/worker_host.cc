@@ -11,6 +11,7 @@ namespace {
 cluster::Assignment loops_part(cluster::Assignment assignment) {
   assignment.ring_id = 0;
   assignment.stage.memory_fraction = 0;
+  assignment.stage.wanted_pages = 0;
   return assignment;
 }
 
@@ -56,16 +57,17 @@ Result<cluster::Loaded> WorkerHost::load(const cluster::Assignment& assignment) 
   const bool same_ring = loaded_ && *loaded_ == assignment;
   loaded_ = assignment;
   if (!same_ring || !made_for_) return measure();
-  cluster::Loaded kept = loaded_report(*node_, assignment.stage.memory_fraction);
+  cluster::Loaded kept = loaded_report(*node_, assignment.stage);
   kept.pools = made_for_->pages;
   kept.page_capacity = made_for_->pages.device;
+  kept.sequence_capacity = made_for_->pages.sequences;
   return kept;
 }
 
 Result<cluster::Loaded> WorkerHost::measure() {
   if (!node_) return make_error(ErrorCode::kInternal, "nothing is loaded");
   destroy_loops();
-  return loaded_report(*node_, loaded_->stage.memory_fraction);
+  return loaded_report(*node_, loaded_->stage);
 }
 
 Result<sched::LocalStages*> WorkerHost::stages(const cluster::Assignment& assignment, cache::PoolSizes pages,

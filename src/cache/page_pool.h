@@ -14,6 +14,7 @@ namespace millrace::cache {
 struct PoolSizes {
   uint32_t device = 0;
   uint32_t host = 0;
+  uint32_t sequences = 0;  ///< of the first group: for which window groups have room; 0: as many as its pages suggest
   friend bool operator==(const PoolSizes&, const PoolSizes&) = default;
 };
 

@@ -83,6 +83,7 @@ LoadedRing Coordinator::summarize(model::PageContents contents) {
     node->agreed = true;
     ring.page_capacity = std::min(ring.page_capacity, *node->page_capacity);
     ring.host_page_capacity = std::min(ring.host_page_capacity, node->host_page_capacity);
+    ring.sequence_capacity = std::min(ring.sequence_capacity, node->sequence_capacity);
     contents.add(node->contents);
   }
   if (!contents.ranks.empty()) {
@@ -131,6 +132,7 @@ asio::awaitable<void> Coordinator::agree_on_pools() {
   LoadedRing ring = summarize(std::move(own->contents));
   ring.page_capacity = std::min(ring.page_capacity, own->page_capacity);
   ring.host_page_capacity = std::min(ring.host_page_capacity, own->host_page_capacity);
+  ring.sequence_capacity = std::min(ring.sequence_capacity, own->sequence_capacity);
   const auto pages = options_.pool_sizes(ring);
   if (pages.has_error()) throw ErrorException(pages.error());
   pages_ = *pages;

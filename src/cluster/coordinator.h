@@ -22,6 +22,7 @@ namespace millrace::cluster {
 struct LoadedRing {
   uint64_t page_capacity = UINT64_MAX;       ///< of the node with the fewest pages
   uint64_t host_page_capacity = UINT64_MAX;  ///< of the node with the least room for host pages
+  uint32_t sequence_capacity = INT32_MAX;    ///< of the node with the least room for windows and states
   std::string fingerprint;  ///< names stored pages; empty: there is no store, or rings that share experts name them
 };
 

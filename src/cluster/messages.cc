@@ -96,11 +96,20 @@ void get(ByteReader& in, Assignment& assignment) {
   if (assignment.stage.expert_ring >= assignment.stage.expert_rings) in.fail();
 }
 
+constexpr std::array kPoolFields = {&cache::PoolSizes::device, &cache::PoolSizes::host, &cache::PoolSizes::sequences};
+
+void put(ByteWriter& out, const cache::PoolSizes& pools) {
+  for (const auto field : kPoolFields) out.put(pools.*field);
+}
+void get(ByteReader& in, cache::PoolSizes& pools) {
+  for (const auto field : kPoolFields) pools.*field = in.get<uint32_t>();
+}
+
 void put(ByteWriter& out, const Loaded& loaded) {
   out.put(loaded.page_capacity);
   out.put(loaded.host_page_capacity);
-  out.put(loaded.pools.device);
-  out.put(loaded.pools.host);
+  out.put(loaded.sequence_capacity);
+  put(out, loaded.pools);
   out.put(loaded.expert_port);
   out.put_string(loaded.compute);
   for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
@@ -114,8 +123,8 @@ void put(ByteWriter& out, const Loaded& loaded) {
 void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
   loaded.host_page_capacity = in.get<uint64_t>();
-  loaded.pools.device = in.get<uint32_t>();
-  loaded.pools.host = in.get<uint32_t>();
+  loaded.sequence_capacity = in.get<uint32_t>();
+  get(in, loaded.pools);
   loaded.expert_port = in.get<uint16_t>();
   loaded.compute = in.get_string();
   for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
@@ -132,8 +141,7 @@ constexpr std::array kPartFields = {&NodePart::first_stage, &NodePart::stage_cou
 
 void put(ByteWriter& out, const JoinRing& join) {
   out.put(join.epoch);
-  out.put(join.pages.device);
-  out.put(join.pages.host);
+  put(out, join.pages);
   out.put(static_cast<uint32_t>(join.nodes.size()));
   for (const JoinedNode& node : join.nodes) {
     out.put_string(node.host);
@@ -147,8 +155,7 @@ void put(ByteWriter& out, const JoinRing& join) {
 }
 void get(ByteReader& in, JoinRing& join) {
   join.epoch = in.get<RingEpoch>();
-  join.pages.device = in.get<uint32_t>();
-  join.pages.host = in.get<uint32_t>();
+  get(in, join.pages);
   join.nodes.resize(in.get_count(2 * sizeof(uint32_t) + sizeof(uint16_t)));
   for (JoinedNode& node : join.nodes) {
     node.host = in.get_string();

@@ -60,8 +60,8 @@ namespace millrace::cluster {
 /// Returns the ring configuration of an assignment, once the sizes of the pools are known.
 [[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
                                                   cache::PoolSizes pages) {
-  return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size),
-                            pages.device, pages.host, model::CacheGroups(config).windows());
+  return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size), pages,
+                            model::CacheGroups(config).windows());
 }
 
 }  // namespace millrace::cluster

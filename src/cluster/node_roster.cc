@@ -195,6 +195,7 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
   if (const auto* loaded = std::get_if<Loaded>(&message)) {
     node.page_capacity = loaded->page_capacity;
     node.host_page_capacity = loaded->host_page_capacity;
+    node.sequence_capacity = loaded->sequence_capacity;
     node.expert_port = loaded->expert_port;
     // A second report, of a node that was asked to measure while it loaded, says nothing new.
     if (node.joining == RingEpoch(0)) node.agreed = loaded->pools == pools_ && pools_ != cache::PoolSizes{};

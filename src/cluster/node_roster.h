@@ -27,6 +27,7 @@ class NodeRoster {
     uint16_t ring_port = 0;
     std::optional<uint64_t> page_capacity;  // set: loaded, and measured since the last request for that
     uint64_t host_page_capacity = 0;
+    uint32_t sequence_capacity = 0;
     uint16_t expert_port = 0;               // as Loaded says
     bool agreed = false;                    // its memory is known to hold the pools of the ring
     tensor::ChannelSupport first_channels;  // as in Loaded

@@ -8,18 +8,38 @@
 namespace millrace::model {
 namespace {
 
-/// Returns the tokens whose keys and values, in 16 bits, take as much memory as one state in f32; the default where no
-/// layer sees all tokens. It follows from the config alone, so that all nodes of a ring divide their memory equally.
-uint32_t state_tokens(const ModelConfig& config) {
-  double state_bytes = 0;
-  double token_bytes = 0;
+/// Bytes of stored values: keys, values and latents in 16 bits, states in f32. The formats of devices differ, but all
+/// nodes of a ring must divide their memory equally, so that only the config counts.
+constexpr double kTokenValueBytes = 2;
+constexpr double kStateValueBytes = 4;
+
+/// Returns the values that a layer stores per token.
+int64_t token_values(const LayerConfig& layer) {
+  if (!layer.attends || layer.attention.keys_of) return 0;
+  if (!layer.attention.latent) return 2 * layer.attention.kv_width();
+  const LatentConfig& latent = *layer.attention.latent;
+  return latent.latent_dim + latent.rope_dim + (latent.indexer ? latent.indexer->head_dim : 0);
+}
+
+/// Returns the bytes per token of the layers that see `window` tokens; 0: those that see all.
+double token_bytes(const ModelConfig& config, uint32_t window) {
+  int64_t values = 0;
   for (const LayerConfig& layer : config.layers) {
-    state_bytes += static_cast<double>(state_values(layer)) * sizeof(float);
-    if (layer.attends && layer.attention.window == 0 && !layer.attention.keys_of)
-      token_bytes += 2.0 * sizeof(uint16_t) * static_cast<double>(layer.attention.kv_width());
+    if (static_cast<uint32_t>(layer.attention.window) == window) values += token_values(layer);
   }
-  if (token_bytes == 0) return WindowSpec{}.state_tokens;
-  return static_cast<uint32_t>(std::max(1.0, state_bytes / token_bytes));
+  return kTokenValueBytes * static_cast<double>(values);
+}
+
+double state_bytes(const ModelConfig& config) {
+  int64_t values = 0;
+  for (const LayerConfig& layer : config.layers) values += state_values(layer);
+  return kStateValueBytes * static_cast<double>(values);
+}
+
+/// Returns the quotient as WindowSpec has it: at least 1, and the largest number where no layer sees all tokens.
+uint32_t weight(double bytes, double first_bytes) {
+  constexpr double kMaxWeight = UINT32_MAX;
+  return static_cast<uint32_t>(first_bytes > 0 ? std::clamp(bytes / first_bytes, 1.0, kMaxWeight) : kMaxWeight);
 }
 
 }  // namespace
@@ -31,8 +51,13 @@ CacheGroups::CacheGroups(const ModelConfig& config) {
     if (layer.attends && layer.attention.window > 0) lengths.insert(static_cast<uint32_t>(layer.attention.window));
     keeps_states |= state_values(layer) > 0;
   }
-  for (const uint32_t length : lengths) windows_.push_back({.window = length});
-  if (keeps_states) windows_.push_back({.kind = GroupKind::kState, .state_tokens = state_tokens(config)});
+  const double first_bytes = token_bytes(config, 0);
+  for (const uint32_t length : lengths) {
+    windows_.push_back({.window = length, .token_percent = weight(100 * token_bytes(config, length), first_bytes)});
+  }
+  if (keeps_states) {
+    windows_.push_back({.kind = GroupKind::kState, .state_tokens = weight(state_bytes(config), first_bytes)});
+  }
   for (const LayerConfig& layer : config.layers) {
     std::optional<size_t>& attention = attention_group_.emplace_back();
     std::optional<size_t>& state = state_group_.emplace_back();

@@ -201,7 +201,13 @@ HttpResponse StatusRoutes::server_info() const {
   json.member("context_length", info.context_length).member("vocab_size", info.vocab_size);
   json.member("parameter_count", info.parameter_count).member("stage_count", info.stage_count);
   json.member("rank_count", info.rank_count);
-  json.member("kv_token_capacity", info.kv_token_capacity).end_object();
+  json.member("kv_token_capacity", info.kv_token_capacity);
+  json.key("concurrency").begin_array();
+  for (const sched::Concurrency& each : info.concurrency) {
+    json.begin_object().member("tokens", each.tokens).member("requests", each.requests);
+    json.member("limit", enum_name(each.limit)).end_object();
+  }
+  json.end_array().end_object();
   json.key("engine").begin_object().member("ready", status.ready).member("reason", status.reason);
   json.member("running", status.running).member("waiting", status.waiting);
   json.member("paused", status.paused);

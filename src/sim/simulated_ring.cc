@@ -83,6 +83,7 @@ asio::awaitable<sched::RingEnds> ResizingRingBuilder::build(RingEpoch epoch) {
   const cache::PoolSizes pages = pool_sizes_ ? pool_sizes_(epoch) : made_.back().pages;
   if (pages != made_.back().pages) made_.push_back(make_(pages));
   sched::RingEnds ends = co_await made_.back().builder->build(epoch);
+  ends.pages = pages;
   co_return ends;
 }
 
@@ -140,7 +141,7 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
     made.builder = std::make_unique<sched::InProcessRingBuilder>(head_runtime, *made.stages, config);
     return made;
   };
-  const cache::PoolSizes first{.device = scheduler.page_count, .host = scheduler.host_page_count};
+  const cache::PoolSizes first = sched::first_pools(scheduler);
   ring_builder_ = std::make_unique<ResizingRingBuilder>(first, make_stages, options.pool_sizes);
   if (options.experts != nullptr) {
     stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(

@@ -37,3 +37,19 @@ TEST_CASE("an explicit pool size may take all of the memory") {
   options.stage.memory_fraction = 0.25;
   REQUIRE(app::stage_config(options, 100).memory_fraction == 0.25);
 }
+
+TEST_CASE("an explicit pool has windows and states for short requests") {
+  app::EngineOptions options;
+  options.stage.max_running = 16;
+  const WindowSpec states[] = {{.kind = GroupKind::kState, .state_tokens = 3000}};
+  REQUIRE(app::window_sequences(options, states, 256, 1000) == 0);  // the pages follow from the memory
+  options.max_total_tokens = 16'384;
+  REQUIRE(app::stage_config(options, 100).wanted_pages == 256);
+  REQUIRE(app::window_sequences(options, states, 256, 1000) == 16);
+  REQUIRE(app::window_sequences(options, {}, 256, 1000) == 0);
+  REQUIRE(app::window_sequences(options, states, 256, 7) == 7);  // what fits the memory
+  REQUIRE(app::window_sequences(options, states, 256, 0) == 1);
+  REQUIRE(app::window_sequences(options, states, 20, 1000) == 5);  // requests of 256 tokens
+  options.stage.expected_tokens = 8192;
+  REQUIRE(app::window_sequences(options, states, 256, 1000) == 0);
+}

@@ -12,6 +12,7 @@
 #include "model/tensor_list.h"
 #include "sched/head/engine_status.h"
 #include "sched/plan/draft_counts.h"
+#include "sched/scheduler/pool_room.h"
 #include "support/captured_log.h"
 #include "support/mentions.h"
 
@@ -129,6 +130,40 @@ TEST_CASE("replies have equal bits for any stages and chunks and batch") {
     }
     REQUIRE(status.drafts.accepted[static_cast<size_t>(sched::DraftSource::kPrediction)] > 100);
   }
+}
+
+TEST_CASE("a small cache runs as many short requests as its tokens hold") {
+  const std::string family = GENERATE("gemma3", "qwen3next", "lfm2", "nemotronh", "falcon-h1");
+  INFO(family);
+  const CapturedLog log;
+  auto options = options_for(family, 1);
+  options.stage.page_size = 8;
+  options.stage.max_running = 6;
+  options.head.scheduler.chunked_prefill_size = 64;
+  options.max_total_tokens = 6 * 256;
+  const auto engine = start(options);
+  const auto concurrency = engine->engine().model_info().concurrency;
+  REQUIRE_FALSE(concurrency.empty());
+  REQUIRE(concurrency.back().tokens == engine->engine().model_info().context_length);
+  REQUIRE(log.count("room for requests at once: ") == 1);
+  REQUIRE(log.count("of --max-running-requests: there is no room") == 0);
+  const model::ModelConfig config = model::read_config(options.model_path).value();
+  const cache::PoolSizes first{
+      .device = 6 * 32,
+      .sequences = app::window_sequences(options, model::CacheGroups(config).windows(), 6 * 32, INT32_MAX)};
+  const uint32_t context = engine->engine().model_info().context_length;
+  const sched::SchedulerOptions scheduler = app::head_options(options, config, first, context).scheduler;
+  REQUIRE(sched::concurrency_at(scheduler, 200).requests == 6);
+  REQUIRE(concurrency == sched::concurrency(scheduler));
+  // The pools of the engine are those, so that all run and none is sent back.
+  const auto windows = engine->engine().status().windows;
+  const auto pools = sched::window_pools(scheduler, sched::first_pools(scheduler));
+  REQUIRE(windows.size() == pools.size());
+  for (size_t i = 0; i < pools.size(); ++i) REQUIRE(windows[i].total_pages == pools[i].pages.device);
+  const auto requests = mixed_requests(12);
+  const auto replies = ask(engine->engine(), requests);
+  for (const Reply& reply : replies) REQUIRE_FALSE(reply.error.has_value());
+  REQUIRE(engine->engine().status().preemptions == 0);
 }
 
 TEST_CASE("next turns of hybrids hit the cache and keep their bits") {

@@ -11,6 +11,8 @@
 
 #include "app/stage_backend.h"
 #include "base/machine.h"
+#include "cache/pool_division.h"
+#include "model/cache_groups.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_files.h"
 #include "model/families/read_config.h"
@@ -195,7 +197,7 @@ TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   for (const uint32_t host_pages : {UINT32_MAX, 0U, 2U}) {
     CAPTURE(host_pages);
     REQUIRE_FALSE(stages->made());
-    REQUIRE(app::loaded_report(*stages, 0.5).page_capacity > 3);
+    REQUIRE(app::loaded_report(*stages, {.memory_fraction = 0.5}).page_capacity > 3);
     shape.bounds.host_page_count = host_pages;
     const auto again = stages->make_stages(control.runtime(), shape, "");
     REQUIRE(again.has_error() == (host_pages == UINT32_MAX));
@@ -204,8 +206,33 @@ TEST_CASE("room for pages counts real sizes and refusals name the stage") {
       REQUIRE_THAT(again.error().message, test::Mentions("4294967295 pages", "16 tokens"));
       continue;
     }
-    REQUIRE(app::loaded_report(*stages, 0.5).page_capacity == 0);
+    REQUIRE(app::loaded_report(*stages, {.memory_fraction = 0.5}).page_capacity == 0);
     stages->destroy_stages();
   }
   control.join();
+}
+
+TEST_CASE("windows and states of a node fit beside the wanted pages") {
+  const std::string family = GENERATE("gemma3", "qwen3next");
+  INFO(family);
+  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden" / family).value();
+  const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
+  app::NodeStagesOptions options = two_stages(config);
+  options.stage.has_store = false;
+  const auto stages = app::NodeStages::load(*checkpoint, config, options).value();
+  const app::NodeMemory memory = stages->memory();
+  REQUIRE(memory.sequence_capacity(0, 0.5) == INT32_MAX);  // pages follow from the memory
+  // Processes beside the test use memory meanwhile, so that what fits is known roughly.
+  const uint32_t some = 1000;
+  const uint32_t many = memory.sequence_capacity(some, 0.25);
+  const uint32_t few = memory.sequence_capacity(some, 0.0025);
+  REQUIRE(few > 2);
+  REQUIRE(few < many);
+  REQUIRE(memory.sequence_capacity(some, 0.25, 100) < many);
+  // Pages that take more than the fraction have room for the sequences that they suggest.
+  const auto all = static_cast<uint32_t>(std::min<uint64_t>(2 * memory.page_capacity(0.5), INT32_MAX));
+  const auto windows = model::CacheGroups(config).windows();
+  REQUIRE(memory.sequence_capacity(all, 0.5) ==
+          cache::expected_sequences(windows, all, sched::pool_needs(options.stage)));
+  REQUIRE(app::loaded_report(*stages, {.wanted_pages = some, .memory_fraction = 0.25}).sequence_capacity < INT32_MAX);
 }

@@ -277,25 +277,3 @@ TEST_CASE("a prefetch ends at the deepest snapshot of the store") {
   REQUIRE(prefetched(branch) == 0);
   REQUIRE(cache.cached_host_pages() == 0);
 }
-
-TEST_CASE("state pools hold the expected sequences and those that run") {
-  const PoolNeeds needs{.page_size = 64, .plan_tokens = 512, .max_running = 8, .expected_tokens = 16'384};
-  const WindowSpec states[] = {{.kind = GroupKind::kState}};
-  const auto pools = divide_pools(states, {.device = 25'600, .host = 51'200}, needs);
-  REQUIRE(pools.size() == 1);
-  REQUIRE(pools[0].kind == GroupKind::kState);
-  REQUIRE(pools[0].window == 65);
-  REQUIRE(pools[0].pages.device == 300);  // three for each hundred sequences of 256 pages
-  REQUIRE(pools[0].pages.host == 600);
-  // A quarter of the memory: 2560 pages are 163840 tokens, or 80 states.
-  PoolNeeds rare = needs;
-  rare.expected_tokens = 1'000'000;
-  REQUIRE(divide_pools(states, {.device = 2560}, needs)[0].pages.device == 30);
-  REQUIRE(divide_pools(states, {.device = 2560}, rare)[0].pages.device == 20);
-  const WindowSpec large[] = {{.kind = GroupKind::kState, .state_tokens = 4096}};
-  REQUIRE(divide_pools(large, {.device = 2560}, rare)[0].pages.device == 10);
-  // States that weigh less than a page: one for each page.
-  const WindowSpec small[] = {{.kind = GroupKind::kState, .state_tokens = 12}};
-  REQUIRE(divide_pools(small, {.device = 2560}, needs)[0].pages.device == 2560);
-  REQUIRE(divide_pools(states, {.device = 2}, needs)[0].pages.device == 2);
-}

@@ -75,21 +75,6 @@ TEST_CASE("a token sees the pages of its window") {
   REQUIRE(kept_window_pages(1, 4) == 1);
 }
 
-TEST_CASE("window pools hold the expected sequences and one of any kind") {
-  const PoolNeeds needs{.page_size = 16, .plan_tokens = 64, .max_running = 4, .expected_tokens = 1600};
-  const WindowSpec windows[] = {{.window = 32}};
-  const auto pools = divide_pools(windows, {.device = 10'000, .host = 20'000}, needs);
-  REQUIRE(pools.size() == 1);
-  REQUIRE(pools[0].window == 32);
-  REQUIRE(pools[0].pages.device == 400);  // four pages of each hundred
-  REQUIRE(pools[0].pages.host == 800);
-  REQUIRE(divide_pools(windows, {.device = 100}, needs)[0].pages == PoolSizes{.device = 20, .host = 0});
-  REQUIRE(divide_pools(windows, {.device = 8}, needs)[0].pages.device == 3 + 2 * 4 + 1);
-  const WindowSpec wide[] = {{.window = 4096}};
-  REQUIRE(divide_pools(wide, {.device = 10'000}, needs)[0].pages.device == 10'000);  // as many as tokens there are
-  REQUIRE(divide_pools({}, {.device = 10'000}, needs).empty());
-}
-
 TEST_CASE("a sequence of twenty windows needs the pages of one") {
   // Three pages that a step keeps and two of each chunk, of the fifty that the sequence has.
   PrefixCache cache(options_with(10, {.device = 6}));

@@ -68,6 +68,7 @@ asio::awaitable<void> lose_nodes_while_links_form(FakeHead& head) {
   auto node = co_await join_as_node(head);
   const auto ring = co_await head.coordinator().wait_until_loaded("bf16 cpu avx512", own_contents());
   REQUIRE(ring.page_capacity == kPages);
+  REQUIRE(ring.sequence_capacity == kPages);
   REQUIRE(ring.fingerprint == model::fingerprint(std::vector<std::string>{"own weights", "weights"}).to_string());
   const auto compute = [&head](size_t rank) { return head.coordinator().nodes().at(rank).compute; };
   REQUIRE(compute(0) == "bf16 cpu avx512");

@@ -94,6 +94,7 @@ Hello hello_to(const FakeHead& head) {
 Loaded loaded_node(uint32_t pages, std::string stage) {
   return {.page_capacity = pages,
           .host_page_capacity = pages,
+          .sequence_capacity = pages,
           .compute = "bf16 cpu avx2",
           .contents = {.ranks = {std::move(stage)}, .experts = {}}};
 }

@@ -86,14 +86,16 @@ TEST_CASE("assignments and load reports survive the wire") {
   const Loaded loaded =
       std::get<Loaded>(*decode(encode(Loaded{.page_capacity = 123,
                                              .host_page_capacity = 456,
-                                             .pools = {78, 90},
+                                             .sequence_capacity = 789,
+                                             .pools = {78, 90, 12},
                                              .compute = "bf16 cpu avx2",
                                              .first = {"GPU-1", "NCCL 2.28.9", ""},
                                              .last = {"GPU-2", "", "--nccl off"},
                                              .contents = {.ranks = {"first", "", "third"}, .experts = {1, 2}}})));
   REQUIRE(loaded.page_capacity == 123);
   REQUIRE(loaded.host_page_capacity == 456);
-  REQUIRE(loaded.pools == cache::PoolSizes{78, 90});
+  REQUIRE(loaded.sequence_capacity == 789);
+  REQUIRE(loaded.pools == cache::PoolSizes{78, 90, 12});
   REQUIRE(loaded.compute == "bf16 cpu avx2");
   REQUIRE(loaded.first.device == "GPU-1");
   REQUIRE(loaded.first.protocol == "NCCL 2.28.9");
@@ -110,14 +112,14 @@ TEST_CASE("how a node joins an epoch survives the wire") {
       .host = "host", .port = 7, .part = {.first_stage = 2, .stage_count = 1, .first_rank = 4, .rank_count = 4}};
   const comm::ExpertEpoch experts{.number = 5, .endpoints = {{{"", 1}, {"host", 2}}, {{"other", 3}, {"other", 4}}}};
   const auto form = std::get<JoinRing>(*decode(encode(JoinRing{.epoch = RingEpoch(4),
-                                                               .pages = {10, 20},
+                                                               .pages = {10, 20, 30},
                                                                .nodes = {first, second},
                                                                .experts = experts,
                                                                .channel_in = true,
                                                                .channel_out = false,
                                                                .fingerprint = "0a1b"})));
   REQUIRE(form.epoch == RingEpoch(4));
-  REQUIRE(form.pages == cache::PoolSizes{10, 20});
+  REQUIRE(form.pages == cache::PoolSizes{10, 20, 30});
   REQUIRE(form.nodes.size() == 2);
   REQUIRE(form.nodes[0].host.empty());
   REQUIRE(form.nodes[1].host == "host");
@@ -156,7 +158,7 @@ TEST_CASE("an assignment with an unknown name is malformed") {
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 0c000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+          hex_of("00 0d000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
@@ -174,6 +176,8 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .window = 9,
                       .context_length = 17,
                       .expected_tokens = 14,
+                      .wanted_pages = 18,
+                      .shares_prefixes = false,
                       .sampling_vocab = 10,
                       .memory_fraction = 0.5,
                       .dtype = tensor::DType::kF32,
@@ -184,28 +188,29 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .watchdog = async::Duration(11),
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 0e000000 0f000000 01000000 04000000
-      05000000 0d000000 0f000000 10000000 06000000 07000000 08000000 0c000000 09000000 11000000 0e000000 0a000000
-      000000000000e03f 03000000 663332 04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738
+      05000000 0d000000 0f000000 10000000 06000000 07000000 08000000 0c000000 09000000 11000000 0e000000 12000000
+      00 0a000000 000000000000e03f 03000000 663332 04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738
       0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,
                       .host_page_capacity = 2,
-                      .pools = {3, 4},
+                      .sequence_capacity = 8,
+                      .pools = {3, 4, 9},
                       .expert_port = 5,
                       .compute = "c",
                       .first = {"d", "p", ""},
                       .last = {"", "", "m"},
                       .contents = {.ranks = {"s"}, .experts = {6, 7}}};
-  REQUIRE(bytes_of(loaded) == hex_of(R"(02 0100000000000000 0200000000000000 03000000 04000000
+  REQUIRE(bytes_of(loaded) == hex_of(R"(02 0100000000000000 0200000000000000 08000000 03000000 04000000 09000000
       0500 01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73
       0600000000000000 0700000000000000)"));
   REQUIRE(bytes_of(JoinRing{.epoch = RingEpoch(1),
-                            .pages = {2, 3},
+                            .pages = {2, 3, 11},
                             .nodes = {{"h", 4, {5, 6, 7, 8}}},
                             .experts = {.number = 9, .endpoints = {{}, {{"i", 10}}}},
                             .channel_in = true,
                             .channel_out = false,
                             .fingerprint = "f"}) ==
-          hex_of(R"(03 01000000 02000000 03000000 01000000 01000000 68 0400 05000000 06000000 07000000 08000000
+          hex_of(R"(03 01000000 02000000 03000000 0b000000 01000000 01000000 68 0400 05000000 06000000 07000000 08000000
       0900000000000000 02000000 00000000 01000000 01000000 69 0a00 01 00 01000000 66)"));
   REQUIRE(bytes_of(RingJoined{RingEpoch(1)}) == hex_of("04 01000000"));
   REQUIRE(bytes_of(Stop{RingEpoch(1), "r"}) == hex_of("05 01000000 01000000 72"));

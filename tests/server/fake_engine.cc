@@ -137,6 +137,7 @@ FakeEngine::FakeEngine() {
   info.parameter_count = 1;
   info.stage_count = 1;
   info.kv_token_capacity = 4096;
+  info.concurrency = {{1024, 4, sched::ConcurrencyLimit::kStates}, {4096, 1, sched::ConcurrencyLimit::kTokens}};
   on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{}; };
 }
 

@@ -18,6 +18,11 @@ TEST_CASE("The server reports its models health version and load") {
   CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 0);
   const ParsedJson info(server.get("/server_info").body);
   CHECK(info.string("/model/architecture") == "FakeForCausalLM");
+  CHECK(info.size("/model/concurrency") == 2);
+  CHECK(info.integer("/model/concurrency/0/tokens") == 1024);
+  CHECK(info.integer("/model/concurrency/0/requests") == 4);
+  CHECK(info.string("/model/concurrency/0/limit") == "states");
+  CHECK(info.string("/model/concurrency/1/limit") == "tokens");
   CHECK(info.integer("/limits/max_connections") == 4096);
   CHECK(info.integer("/connections") == 1);
 }

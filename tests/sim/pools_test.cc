@@ -16,6 +16,7 @@ cache::PoolSizes random_pools(Dice& dice, const sched::SchedulerOptions& schedul
   const uint32_t least = (scheduler.context_length + scheduler.page_size - 1) / scheduler.page_size;
   cache::PoolSizes pages{.device = dice.range(least, least + scheduler.page_count)};
   if (scheduler.host_page_count > 0) pages.host = dice.range(1, 2 * scheduler.host_page_count);
+  if (dice.chance(0.3)) pages.sequences = dice.range(1, 10);
   return pages;
 }
 

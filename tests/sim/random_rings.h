@@ -111,6 +111,9 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     scheduler.expected_tokens = dice.range(1, 200);
     scheduler.snapshot_pages = dice.range(0, 3);
   }
+  if (dice.chance(0.2)) scheduler.expected_tokens = 0;
+  if (dice.chance(0.2)) scheduler.longest_tokens = dice.range(1, 1000);
+  if (dice.chance(0.2)) scheduler.window_sequences = dice.range(1, 10);
   return ring;
 }
 

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "sched/scheduler/pool_room.h"
 #include "sim/random_rings.h"
 
 using namespace millrace;
@@ -26,7 +27,7 @@ std::vector<TokenId> next_turn(const Job& job, const sim::SimulatedRingOptions& 
 
 }  // namespace
 
-TEST_CASE("a sequence of any length needs the memory of two states") {
+TEST_CASE("a sequence of any length needs two states and a snapshot") {
   auto options = ring_with_states();
   options.head.scheduler.expected_tokens = 10'000;
   std::vector<Job> jobs{job_at(0ms, long_prompt(300))};
@@ -37,8 +38,8 @@ TEST_CASE("a sequence of any length needs the memory of two states") {
   const auto windows = world.head().status().windows;
   REQUIRE(windows.size() == 1);
   REQUIRE(windows[0].kind == GroupKind::kState);
-  REQUIRE(windows[0].total_pages == 2);
-  REQUIRE(windows[0].free_pages == 2);
+  REQUIRE(windows[0].total_pages == 3);
+  REQUIRE(windows[0].free_pages == 3);
   REQUIRE(jobs.front().tokens == expected_tokens(jobs.front(), options));
   world.stop();
 }
@@ -190,8 +191,48 @@ TEST_CASE("requests of many lengths share a small pool of states") {
     for (const Job& job : jobs) REQUIRE(job.tokens == expected_tokens(job, options));
     const sched::EngineStatus status = world.head().status();
     REQUIRE(status.preemptions > 0);  // the pool holds one sequence
-    REQUIRE(status.windows.at(0).total_pages == 2);
-    REQUIRE(status.windows.at(0).free_pages == 2);
+    REQUIRE(status.windows.at(0).total_pages == 3);
+    REQUIRE(status.windows.at(0).free_pages == 3);
     world.stop();
+  }
+}
+
+TEST_CASE("short requests run at once in a small pool") {
+  for (const uint32_t window : {0u, 16u}) {
+    auto options = ring_with_states();
+    options.model.window = window;
+    sched::SchedulerOptions& scheduler = options.head.scheduler;
+    scheduler.windows = options.model.windows();
+    scheduler.expected_tokens = 0;
+    scheduler.page_count = 64;
+    scheduler.context_length = 256;
+    scheduler.max_running = 8;
+    scheduler.new_token_ratio = 0;
+    for (const bool all : {false, true}) {
+      scheduler.window_sequences = all ? 8 : 0;
+      const sched::Concurrency room = sched::concurrency_at(scheduler, 24);
+      REQUIRE((room.requests == 8) == all);
+      std::vector<Job> jobs;
+      for (uint32_t i = 0; i < 24; ++i) {
+        jobs.push_back(job_at(0ms, std::vector<TokenId>(12, static_cast<TokenId>(i + 1))));
+        jobs.back().request.id = std::to_string(i);
+        jobs.back().request.max_tokens = 12;
+      }
+      World world(7);
+      world.start(options, jobs);
+      uint32_t peak = 0;
+      for (int i = 0; i < 1000; ++i) {
+        world.run_until(async::Duration(100us * i));
+        peak = std::max(peak, world.head().status().running);
+      }
+      world.run_to_end();
+      for (const Job& job : jobs) {
+        INFO((job.error ? job.error->message : ""));
+        REQUIRE(job.tokens == expected_tokens(job, options));
+      }
+      REQUIRE(peak == room.requests);
+      REQUIRE(world.head().model_info().concurrency.back().tokens == 256);
+      world.stop();
+    }
   }
 }

@@ -61,6 +61,7 @@ sched::ModelInfo RemoteEngine::model_info() const {
   }
   sched::ModelInfo model = like_.model_info();
   model.kv_token_capacity = 0;
+  model.concurrency.clear();
   return model;
 }
 

@@ -184,12 +184,18 @@ void get(ByteReader& in, sched::EngineStatus& status) {
 
 void put(ByteWriter& out, const sched::ModelInfo& model) {
   const auto& [architecture, context_length, vocab_size, hidden_size, generates, parameter_count, stage_count,
-               rank_count, kv_token_capacity] = model;
+               rank_count, kv_token_capacity, concurrency] = model;
   out.put_string(architecture);
   for (const uint32_t count : {context_length, vocab_size, hidden_size, stage_count, rank_count}) out.put(count);
   out.put(generates);
   out.put(parameter_count);
   out.put(kv_token_capacity);
+  out.put(static_cast<uint32_t>(concurrency.size()));
+  for (const sched::Concurrency& each : concurrency) {
+    out.put(each.tokens);
+    out.put(each.requests);
+    out.put(each.limit);
+  }
 }
 void get(ByteReader& in, sched::ModelInfo& model) {
   model.architecture = in.get_string();
@@ -199,6 +205,12 @@ void get(ByteReader& in, sched::ModelInfo& model) {
   model.generates = in.get_bool();
   model.parameter_count = in.get<uint64_t>();
   model.kv_token_capacity = in.get<uint64_t>();
+  model.concurrency.resize(in.get_count(2 * sizeof(uint32_t) + sizeof(sched::ConcurrencyLimit)));
+  for (sched::Concurrency& each : model.concurrency) {
+    each.tokens = in.get<uint32_t>();
+    each.requests = in.get<uint32_t>();
+    get_enum(in, each.limit, sched::ConcurrencyLimit::kStates);
+  }
 }
 
 void put(ByteWriter& out, const RingState& state) {

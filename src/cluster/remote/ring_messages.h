@@ -21,7 +21,7 @@
 /// The messages between a front and a ring in another process. They travel as cluster::RingMessage.
 namespace millrace::cluster::remote {
 
-inline constexpr uint32_t kRingProtocolVersion = 5;
+inline constexpr uint32_t kRingProtocolVersion = 6;
 
 /// What must be equal for two rings to give the same output to a request.
 struct RingFacts {

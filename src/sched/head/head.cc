@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "sched/scheduler/pool_room.h"
 
 namespace millrace::sched {
 namespace {
@@ -35,6 +36,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       scheduler_(options_.scheduler),
       context_length_(options_.scheduler.context_length),
       page_count_(options_.scheduler.page_count),
+      concurrency_(concurrency(options_.scheduler)),
       stats_(options_.model.stage_count, options_.scheduler.window, options_.model.rank_count),
       delivery_(intake_, options_.audit),
       tasks_(runtime),
@@ -68,6 +70,8 @@ ModelInfo Head::model_info() const {
   ModelInfo info = options_.model;
   info.context_length = context_length_;
   info.kv_token_capacity = uint64_t{page_count_} * options_.scheduler.page_size;
+  const std::lock_guard lock(concurrency_mutex_);
+  info.concurrency = concurrency_;
   return info;
 }
 
@@ -107,12 +111,16 @@ void Head::attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_st
 void Head::resize_pools(cache::PoolSizes pages) {
   CHECK(!ring_, "the pools are resized while a ring is attached");
   const SchedulerOptions& options = scheduler_.options();
-  const cache::PoolSizes before{.device = options.page_count, .host = options.host_page_count};
+  const cache::PoolSizes before = first_pools(options);
   if (stopping_ || pages == before) return;
   const uint32_t context_before = options.context_length;
   const std::vector<SequenceId> ended = scheduler_.resize(pages);
   context_length_ = options.context_length;
   page_count_ = options.page_count;
+  {
+    const std::lock_guard lock(concurrency_mutex_);
+    concurrency_ = concurrency(options);
+  }
   log::warn("KV cache: {} pages of {} tokens from now on, {} before; host tier: {}, {} before; context: {}, {} before",
             pages.device, options.page_size, before.device, pages.host, before.host, options.context_length,
             context_before);

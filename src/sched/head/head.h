@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,6 +113,8 @@ class Head final : public Engine {
   Scheduler scheduler_;
   std::atomic<uint32_t> context_length_;  // of scheduler_, for other threads, as the next
   std::atomic<uint32_t> page_count_;
+  mutable std::mutex concurrency_mutex_;
+  std::vector<Concurrency> concurrency_;  // guarded by concurrency_mutex_
   RingStats stats_;
   OutputDelivery delivery_;
   FlushQueue flushes_;

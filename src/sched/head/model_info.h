@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "sched/plan/concurrency.h"
 
 namespace millrace::sched {
 
@@ -16,6 +19,7 @@ struct ModelInfo {
   uint32_t stage_count = 0;
   uint32_t rank_count = 1;  ///< tensor-parallel ranks of each stage
   uint64_t kv_token_capacity = 0;
+  std::vector<Concurrency> concurrency = {};  ///< by length; empty before the pools are known
 };
 
 }  // namespace millrace::sched

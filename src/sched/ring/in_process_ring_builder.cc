@@ -8,10 +8,9 @@ asio::awaitable<RingEnds> InProcessRingBuilder::build(RingEpoch) {
   comm::Link in = config_.make_link(runtime_, stages_.first_runtime(), config_.window + 1);
   comm::Link out = config_.make_link(stages_.last_runtime(), runtime_, config_.window + 1);
   stages_.start(std::move(in.receiver), std::move(out.sender));
-  const StageBounds& bounds = config_.bounds;
   co_return RingEnds{.to_first_stage = std::move(in.sender),
                      .from_last_stage = std::move(out.receiver),
-                     .pages = {.device = bounds.page_count, .host = bounds.host_page_count},
+                     .pages = {},  // such a ring never changes its pools
                      .steps = nullptr};
 }
 

@@ -40,6 +40,22 @@ void add_counts(EngineStatus& sum, const EngineStatus& ring) {
   }
 }
 
+/// Adds up the requests that rings run at once. Lengths that one of two rings does not report are left out, unless it
+/// reports none, since its process is away.
+void add_concurrency(std::vector<Concurrency>& sum, std::span<const Concurrency> ring) {
+  if (ring.empty()) return;
+  if (sum.empty()) return sum.assign(ring.begin(), ring.end());
+  std::vector<Concurrency> both;
+  for (const Concurrency& own : sum) {
+    const auto other = std::ranges::find(ring, own.tokens, &Concurrency::tokens);
+    if (other == ring.end()) continue;
+    both.push_back({.tokens = own.tokens,
+                    .requests = own.requests + other->requests,
+                    .limit = other->limit == ConcurrencyLimit::kMaxRunning ? own.limit : other->limit});
+  }
+  sum = std::move(both);
+}
+
 }  // namespace
 
 EngineStatus combine_statuses(std::span<const EngineStatus> rings, std::span<const std::string> faults) {
@@ -62,6 +78,7 @@ ModelInfo combine_models(std::span<const ModelInfo> rings) {
   for (const ModelInfo& ring : rings.subspan(1)) {
     all.context_length = std::min(all.context_length, ring.context_length);
     all.kv_token_capacity += ring.kv_token_capacity;
+    add_concurrency(all.concurrency, ring.concurrency);
   }
   return all;
 }

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cache/pool_division.h"
-#include "sched/scheduler/chunker.h"
+#include "sched/scheduler/pool_room.h"
 
 namespace millrace::sched {
 namespace {
@@ -19,27 +18,17 @@ uint64_t AdmissionController::max_new_tokens(const Sequence& sequence) const {
   return std::min({wanted, uint64_t{state_.options.context_length} - sequence.tokens.size(), kMaxExpectedTokens});
 }
 
-// The pages that a sequence keeps between its plans, with those of rejected drafts, and those that a decode step adds.
-size_t AdmissionController::max_window_pages(const Sequence& sequence, const WindowSpec& spec) const {
-  const SchedulerOptions& options = state_.options;
-  if (spec.kind == GroupKind::kState) return cache::kRunningStatePages;
-  const size_t longest =
-      std::min<uint64_t>(options.context_length, uint64_t{sequence.tokens.size()} + sequence.request.max_tokens);
-  const size_t kept = cache::kept_window_pages(spec.window, options.page_size) + state_.pages_for(options.draft_tokens);
-  return std::min(kept, state_.pages_for(longest)) + state_.pages_for(options.draft_tokens + 1);
-}
-
 void AdmissionController::add_window_pages(const Sequence& sequence, std::vector<size_t>& pages) const {
-  for (size_t i = 0; i < pages.size(); ++i) pages[i] += max_window_pages(sequence, state_.options.windows[i]);
+  const SchedulerOptions& options = state_.options;
+  const uint64_t longest =
+      std::min<uint64_t>(options.context_length, uint64_t{sequence.tokens.size()} + sequence.request.max_tokens);
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] += running_window_pages(options, options.windows[i], longest);
 }
 
 bool AdmissionController::windows_hold(std::span<const size_t> pages) const {
-  const SchedulerOptions& options = state_.options;
-  const size_t of_prompts = state_.pages_for(max_prompt_tokens(options.chunking, options.chunked_prefill_size));
   for (size_t i = 0; i < pages.size(); ++i) {
-    const bool has_states = options.windows[i].kind == GroupKind::kState;
-    if (pages[i] + (has_states ? 0 : of_prompts) > state_.cache.windows()[i]->account().pool().page_count())
-      return false;
+    const size_t wanted = pages[i] + prompt_window_pages(state_.options, state_.options.windows[i]);
+    if (wanted > state_.cache.windows()[i]->account().pool().page_count()) return false;
   }
   return true;
 }

@@ -41,7 +41,6 @@ class AdmissionController {
 
  private:
   [[nodiscard]] uint64_t max_new_tokens(const Sequence& sequence) const;
-  [[nodiscard]] size_t max_window_pages(const Sequence& sequence, const WindowSpec& spec) const;
   [[nodiscard]] bool windows_hold(std::span<const size_t> pages) const;
   void add_window_pages(const Sequence& sequence, std::vector<size_t>& pages) const;
   [[nodiscard]] size_t expected_pages(uint64_t new_tokens, size_t others) const;

@@ -19,7 +19,7 @@ std::optional<SharedMachine> machine_of(const SchedulerOptions& options, const C
 StartupProfilerOptions profiler_options(const SchedulerOptions& options) {
   return {.page_size = options.page_size,
           .page_count = options.page_count,
-          .windows = window_pools(options, {.device = options.page_count, .host = options.host_page_count}),
+          .windows = window_pools(options, first_pools(options)),
           .max_running = options.max_running,
           .chunk_size = options.chunked_prefill_size,
           .context_length = options.context_length,

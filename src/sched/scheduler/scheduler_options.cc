@@ -26,6 +26,8 @@ std::vector<cache::WindowPool> window_pools(const SchedulerOptions& options, cac
                              {.page_size = options.page_size,
                               .plan_tokens = max_plan_tokens(options),
                               .max_running = options.max_running,
+                              .shares_prefixes = options.share_prefixes,
+                              .longest_tokens = options.longest_tokens,
                               .expected_tokens = options.expected_tokens});
 }
 

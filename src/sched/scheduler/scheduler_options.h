@@ -49,10 +49,12 @@ struct SchedulerOptions {
   double new_token_ratio = 0.7;  ///< initial share of max_tokens that running requests are expected to generate
   bool share_prefixes = true;    ///< keep computed pages for requests with the same prefix
   uint32_t host_page_count = 0;  ///< host pages of the first cache group; 0: there is no host tier
-  std::vector<WindowSpec> windows;    ///< of the model's window groups
-  uint32_t snapshot_pages = 0;        ///< state groups: also take a snapshot every so many pages; 0: do not
-  uint32_t expected_tokens = 16'384;  ///< length of a typical sequence (cache::PoolNeeds)
-  bool has_store = false;             ///< the stages have a page store after the host tier
+  std::vector<WindowSpec> windows;  ///< of the model's window groups
+  uint32_t snapshot_pages = 0;      ///< state groups: also take a snapshot every so many pages; 0: do not
+  uint32_t longest_tokens = 0;      ///< by which window groups have room (cache::PoolNeeds)
+  uint32_t expected_tokens = 0;     ///< length of a typical sequence (cache::PoolNeeds)
+  uint32_t window_sequences = 0;    ///< cache::PoolSizes::sequences
+  bool has_store = false;           ///< the stages have a page store after the host tier
   cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
   uint32_t processors = 0;     ///< processors that all stages share; 0: unknown, or the stages are on several machines
@@ -69,6 +71,10 @@ struct SchedulerOptions {
 [[nodiscard]] uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running);
 /// Returns the largest number of rows in one micro-batch.
 [[nodiscard]] uint32_t max_plan_tokens(const SchedulerOptions& options);
+/// Returns the pools of the first cache group.
+[[nodiscard]] inline cache::PoolSizes first_pools(const SchedulerOptions& options) {
+  return {.device = options.page_count, .host = options.host_page_count, .sequences = options.window_sequences};
+}
 /// Returns the pools of the window groups where the first group has `pages`. Every stage has the same.
 [[nodiscard]] std::vector<cache::WindowPool> window_pools(const SchedulerOptions& options, cache::PoolSizes pages);
 

@@ -16,7 +16,7 @@ cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
           .host_page_count = options.host_page_count,
           .has_store = options.has_store,
           .write_policy = options.write_policy,
-          .windows = window_pools(options, {.device = options.page_count, .host = options.host_page_count}),
+          .windows = window_pools(options, first_pools(options)),
           .snapshot_pages = options.snapshot_pages,
           .first_copy_id = options.first_copy_id};
 }
@@ -155,6 +155,7 @@ std::vector<SequenceId> SchedulerState::resize(cache::PoolSizes pages) {
   options.context_length = static_cast<uint32_t>(std::min<uint64_t>(max_context, capacity));
   options.page_count = pages.device;
   options.host_page_count = pages.host;
+  options.window_sequences = pages.sequences;
   cache.resize(pages, window_pools(options, pages));
   std::vector<SequenceId> ended;
   for (const Sequence* sequence : waiting) {

@@ -92,7 +92,8 @@ RingState full_state() {
                  .parameter_count = 17,
                  .stage_count = 18,
                  .rank_count = 19,
-                 .kv_token_capacity = 20};
+                 .kv_token_capacity = 20,
+                 .concurrency = {{21, 22, sched::ConcurrencyLimit::kStates}, {23, 24}}};
   return state;
 }
 

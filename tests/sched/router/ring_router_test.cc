@@ -366,4 +366,9 @@ TEST_CASE("several rings together have the sum of their pages") {
   REQUIRE(status.cache.device_hit_pages == 15);
   REQUIRE(world.router.model_info().context_length == 32);
   REQUIRE(world.router.model_info().kv_token_capacity == 800);
+  // Their requests add up at the lengths that both report. A ring that is away reports none.
+  world.a.model.concurrency = {{16, 5}, {64, 2, ConcurrencyLimit::kTokens}};
+  REQUIRE(world.router.model_info().concurrency == world.a.model.concurrency);
+  world.b.model.concurrency = {{16, 4, ConcurrencyLimit::kStates}, {32, 3}};
+  REQUIRE(world.router.model_info().concurrency == std::vector<Concurrency>{{16, 9, ConcurrencyLimit::kStates}});
 }
