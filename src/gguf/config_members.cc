@@ -10,7 +10,7 @@ namespace millrace::gguf {
 namespace {
 
 /// Keys that change the arithmetic of the families that have them.
-constexpr std::array<std::string_view, 27> kOtherArithmetic = {"attention.clamp_kqv",
+constexpr std::array<std::string_view, 32> kOtherArithmetic = {"attention.clamp_kqv",
                                                                "attention.max_alibi_bias",
                                                                "attention.output_scale",
                                                                "attention.scale",
@@ -22,6 +22,7 @@ constexpr std::array<std::string_view, 27> kOtherArithmetic = {"attention.clamp_
                                                                "embedding_length_per_layer_input",
                                                                "embedding_scale",
                                                                "expert_group_count",
+                                                               "expert_group_scale",
                                                                "expert_group_used_count",
                                                                "expert_shared_count",
                                                                "expert_shared_feed_forward_length",
@@ -33,10 +34,20 @@ constexpr std::array<std::string_view, 27> kOtherArithmetic = {"attention.clamp_
                                                                "logit_scale",
                                                                "moe_latent_size",
                                                                "residual_scale",
+                                                               "rope.dimension_sections",
                                                                "rope.freq_base_swa",
+                                                               "rope.scaling.alpha",
                                                                "rope.scaling.yarn_log_multiplier",
+                                                               "router_logit_softcapping",
                                                                "swiglu_clamp_exp",
+                                                               "swiglu_clamp_shexp",
                                                                "use_parallel_residual"};
+
+/// Returns whether a key concerns experts alone. Files of Granite 4 without experts have some.
+bool is_of_experts(std::string_view name) {
+  return name.starts_with("expert_") || name == "interleave_moe_layer_step" || name == "leading_dense_block_count" ||
+         name == "moe_latent_size";
+}
 
 bool changes_nothing(const Value& value) {
   if (const auto number = value.number()) return *number == 0.0 || *number == 1.0;
@@ -109,9 +120,11 @@ int64_t ConfigMembers::layer_count() {
 }
 
 void ConfigMembers::refuse_unread() const {
+  const bool has_experts = metadata_.integer(key("expert_count"), 0, kMaxSize).value_or(0) > 0;
   for (const std::string_view name : kOtherArithmetic) {
     const Value* value = metadata_.find(key(name));
     if (value == nullptr || read_.contains(name) || changes_nothing(*value)) continue;
+    if (!has_experts && is_of_experts(name)) continue;
     const bool is_usual_base =
         name == "rope.freq_base_swa" && value->number() == metadata_.number(key("rope.freq_base"));
     if (is_usual_base) continue;

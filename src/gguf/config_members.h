@@ -51,7 +51,7 @@ class ConfigMembers {
   [[nodiscard]] int64_t layer_count();
 
   /// Refuses keys that change the arithmetic and that nothing has read. A value of 0, 1, false or an empty text changes
-  /// nothing.
+  /// nothing, and neither does a key of experts in a model without them.
   void refuse_unread() const;
 
  private:

@@ -110,6 +110,8 @@ constexpr std::array kNemotronTensors = {
     TensorRule{"ssm_out", "mixer.out_proj"},
     TensorRule{"ffn_up", "mixer.up_proj"},
     TensorRule{"ffn_down", "mixer.down_proj"},
+    TensorRule{"ffn_latent_down", "mixer.fc1_latent_proj"},
+    TensorRule{"ffn_latent_up", "mixer.fc2_latent_proj"},
     TensorRule{"exp_probs_b", "mixer.gate.e_score_correction_bias", TensorForm::kSame, false}};
 
 /// Mistral's models are stored as Llama's, and so are Mixtral's, which have experts.

@@ -60,6 +60,7 @@ void write_qwen2_moe(ConfigMembers& members) {
 void write_glm4_moe(ConfigMembers& members) {
   require_gating(members, kSigmoid);
   write_grouped_experts(members);
+  (void)members.integers("rope.dimension_sections");  // equal for texts
   members.json().member("use_qk_norm", members.has_in_layers("attn_q_norm.weight"));
 }
 
@@ -88,6 +89,7 @@ void write_phi3(ConfigMembers& members) {
   if (far.empty() && near.empty()) return;
   json.member("original_max_position_embeddings", members.size("rope.scaling.original_context_length"));
   json.key("rope_scaling").begin_object().member("type", "longrope");
+  members.write_number("rope.scaling.attn_factor", "attention_factor");
   write_list(json, "long_factor", far);
   write_list(json, "short_factor", near);
   json.end_object();

@@ -76,6 +76,7 @@ void write_delta_net(ConfigMembers& members) {
   json.member("linear_key_head_dim", sizes.state).member("linear_value_head_dim", sizes.inner / sizes.heads);
   json.member("linear_conv_kernel_dim", sizes.conv);
   (void)members.optional_size("full_attention_interval");
+  (void)members.integers("rope.dimension_sections");  // equal for texts
   write_layer_types(members, kConvolution, "linear_attention", "full_attention");
 }
 
@@ -179,6 +180,8 @@ void write_nemotron_h(ConfigMembers& members) {
   require_gating(members, kSigmoid);
   write_grouped_experts(members);
   json.member("moe_shared_expert_intermediate_size", members.size("expert_shared_feed_forward_length"));
+  if (const auto latent = members.optional_size("moe_latent_size", 0); latent.value_or(0) > 0)
+    json.member("moe_latent_size", *latent);
 }
 
 /// Weights are products with the multipliers, so that all of these are 1. A tied head would have that of the embedding.

@@ -31,8 +31,20 @@ void drop_indexers(ModelConfig& config) {
   }
 }
 
+void drop_wide_windows(ModelConfig& config) {
+  const int32_t context = config.context_length();
+  for (LayerConfig& layer : config.layers) {
+    if (layer.attention.window < context) continue;
+    layer.attention.window = 0;
+    layer.attention.chunked = false;
+  }
+}
+
 ModelConfig for_context(ModelConfig config, int32_t context) {
   if (context <= chosen_tokens(config).value_or(0)) drop_indexers(config);
+  for (RopeConfig& rope : config.ropes) {
+    if (rope.kind == RopeKind::kLongrope && context <= rope.original_max_position) rope.divisors = rope.near_divisors;
+  }
   return config;
 }
 

@@ -97,7 +97,11 @@ struct ModelConfig {
 /// Limits the context of a model with indexers to the tokens that they choose, and drops them: up to so many tokens a
 /// row sees all.
 void drop_indexers(ModelConfig& config);
-/// Returns the config without indexers where no sequence of up to `context` tokens needs them.
+/// Makes layers see all tokens whose window, or chunk, is as long as the context: a window group would keep room for a
+/// whole window.
+void drop_wide_windows(ModelConfig& config);
+/// Returns the config for sequences of up to `context` tokens: without indexers where none needs them, and with
+/// longrope's near frequencies where none is longer than the original context.
 [[nodiscard]] ModelConfig for_context(ModelConfig config, int32_t context);
 
 /// Returns the rotated channels of a layer's heads; 0 where there is no rotation.

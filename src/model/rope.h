@@ -16,7 +16,7 @@ struct RopeConfig {
   int32_t rotary_dim = 0;                  ///< rotated channels of a head, the first ones; 0: all
   bool interleaved = false;                ///< pairs are channels (2i, 2i + 1): rows of q and k are reordered at load
   double factor = 1.0;                     ///< linear, llama3, yarn
-  int32_t original_max_position = 0;       ///< llama3, yarn
+  int32_t original_max_position = 0;       ///< llama3, yarn, longrope
   double low_freq_factor = 1.0;            ///< llama3
   double high_freq_factor = 4.0;           ///< llama3
   double beta_fast = 32.0;                 ///< yarn
@@ -27,6 +27,7 @@ struct RopeConfig {
   bool truncate = true;                    ///< yarn: round the ramp's bounds outwards to whole channels
   int32_t rotated_pairs = 0;               ///< proportional: the first pairs of a head, which alone are rotated
   std::vector<double> divisors;            ///< longrope, divided: of each pair's frequency
+  std::vector<double> near_divisors;       ///< longrope: those of contexts up to original_max_position
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 

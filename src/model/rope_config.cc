@@ -70,13 +70,12 @@ std::vector<double> read_divisors(FieldReader& scaling, const char* key, int32_t
 }
 
 /// Reads longrope. Its two lists differ by the length of the context; a server keeps one of them, since keys in the
-/// cache do not change.
+/// cache do not change: for_context() takes the near one where no sequence is longer than the original context.
 void read_longrope(FieldReader& scaling, const Positions& positions, int32_t pairs, RopeConfig& rope) {
   rope.original_max_position = read_original(scaling, positions.original, std::nullopt);
-  const std::vector<double> near = read_divisors(scaling, "short_factor", pairs);
+  rope.near_divisors = read_divisors(scaling, "short_factor", pairs);
   const std::vector<double> far = read_divisors(scaling, "long_factor", pairs);
-  const bool is_long = positions.max > rope.original_max_position;
-  rope.divisors = is_long ? far : near;
+  rope.divisors = positions.max > rope.original_max_position ? far : rope.near_divisors;
   const double original = std::max(rope.original_max_position, 2);
   const double stretch = positions.max / original;
   const double factor = stretch <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(stretch) / std::log(original));

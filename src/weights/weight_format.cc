@@ -212,7 +212,9 @@ Result<WeightFormat> parse_modelopt(JsonObject config) {
 }
 
 Result<WeightFormat> parse_of_method(JsonObject config, std::string_view usual_method) {
-  const std::string method = text_member(config, "quant_method", usual_method);
+  // ModelOpt's own files name an algorithm alone.
+  const bool has_algorithm = usual_method.empty() && !config["quant_algo"].is_missing();
+  const std::string method = text_member(config, "quant_method", has_algorithm ? "modelopt" : usual_method);
   if (method == "fp8" || method == "fbgemm_fp8") return parse_fp8(config);
   if (method == "mxfp8") return parse_mxfp8(config);
   if (method == "compressed-tensors") return parse_compressed_tensors(config);

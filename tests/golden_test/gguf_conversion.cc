@@ -363,6 +363,7 @@ const std::vector<GgufConversion>& gguf_conversions() {
        .changes = {{"\"position_embedding_type\": \"rope\"", "\"position_embedding_type\": \"nope\""}}},
       {.folder = "nemotronh", .architecture = "nemotron_h"},
       {.folder = "nemotronh-moe", .architecture = "nemotron_h_moe"},
+      {.folder = "nemotronh-latent", .architecture = "nemotron_h_moe", .predicting_layers = 1},
       {.folder = "falcon-h1", .architecture = "falcon-h1", .multiplies_weights = true},
       {.folder = "ministral3", .architecture = "mistral3"},
       {.folder = "llama4",

@@ -214,6 +214,7 @@ class MetadataWriter {
       add_integer("interleave_moe_layer_step", member);
     add_integer("expert_group_count", "n_group");
     add_integer("expert_group_used_count", "topk_group");
+    add_integer("moe_latent_size", "moe_latent_size");
     for (const char* member : {"routed_scaling_factor", "router_scaling_factor"})
       add_number("expert_weights_scale", member);
     if (source_.is("hy_v3")) text_.add(key("expert_weights_norm"), bool(source_.config()["route_norm"]));
@@ -252,6 +253,12 @@ class MetadataWriter {
         source_.has("original_max_position_embeddings"))
       original = source_.integer("original_max_position_embeddings");
     if (original > 0) text_.add(key("rope.scaling.original_context_length"), static_cast<uint32_t>(original));
+    if (type == "longrope") {
+      const auto known = static_cast<double>(original);
+      const double stretch = static_cast<double>(source_.integer("max_position_embeddings")) / known;
+      text_.add(key("rope.scaling.attn_factor"),
+                static_cast<float>(std::sqrt(1 + std::log(stretch) / std::log(known))));
+    }
     for (const auto& [member, name] : {std::pair("long_factor", "rope_factors_long.weight"),
                                        std::pair("short_factor", "rope_factors_short.weight")}) {
       simdjson::dom::array list;

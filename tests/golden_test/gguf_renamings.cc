@@ -59,6 +59,8 @@ constexpr GgufRenaming kRenamings[] = {
     {"", "mixer.up_proj", "ffn_up"},
     {"", "mixer.down_proj", "ffn_down"},
     {"", "mixer.gate", "ffn_gate_inp"},
+    {"", "mixer.fc1_latent_proj", "ffn_latent_down"},
+    {"", "mixer.fc2_latent_proj", "ffn_latent_up"},
     {"", "mixer.gate.e_score_correction_bias", "exp_probs_b.bias"},
     {"", "mixer.shared_experts.up_proj", "ffn_up_shexp"},
     {"", "mixer.shared_experts.down_proj", "ffn_down_shexp"},

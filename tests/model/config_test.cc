@@ -114,6 +114,8 @@ TEST_CASE("both spellings of rope and dtype mean the same") {
   const ModelConfig typed = parsed({{"rope_scaling", R"({"type":"linear","factor":2})"}});
   REQUIRE(typed.ropes[0].kind == RopeKind::kLinear);
   REQUIRE(parsed({{"rope_scaling", "null"}}) == parsed());
+  // The dtype of codes, in checkpoints of some quantizers.
+  REQUIRE(parsed({{"torch_dtype", "\"float8_e4m3fn\""}}).dtype == tensor::DType::kBF16);
 }
 
 TEST_CASE("yarn stretches the context length") {
@@ -249,7 +251,7 @@ TEST_CASE("experts that cannot be are refused by name") {
                Mentions("config.json", "mlp_only_layers", "[1,-1]", "0", "1024"));
   REQUIRE_THAT(refused(qwen3_moe({{"mlp_only_layers", "1"}})),
                Mentions("config.json", "mlp_only_layers", "1", "0", "1024"));
-  REQUIRE_THAT(refused(qwen3_moe({{"n_routed_experts", "8"}})), Mentions("config.json", "n_routed_experts 8"));
+  REQUIRE_THAT(refused(qwen3_moe({{"n_routed_experts", "16"}})), Mentions("config.json", "n_routed_experts 16"));
   REQUIRE_THAT(refused(mixtral({{"moe_intermediate_size", "64"}})),
                Mentions("config.json", "moe_intermediate_size 64"));
   REQUIRE_THAT(refused({{"num_experts", "8"}}), Mentions("config.json", "num_experts 8"));

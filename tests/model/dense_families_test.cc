@@ -84,12 +84,34 @@ TEST_CASE("Phi-3 has fused tensors and rotates a part of each head") {
   REQUIRE(scaled.ropes[0].divisors == std::vector<double>{1, 2, 3, 4, 5, 6});
   REQUIRE(*scaled.ropes[0].attention_factor == Approx(std::sqrt(1 + std::log(4.0) / std::log(64.0))));
   REQUIRE(scaled.context_length() == 256);
+  // A server of short contexts alone takes the other list, which the model was trained with there.
+  REQUIRE(for_context(scaled, 65) == scaled);
+  const RopeConfig near = for_context(scaled, 64).ropes[0];
+  REQUIRE(near.divisors == std::vector<double>(6, 1.0));
+  REQUIRE(near.attention_factor == scaled.ropes[0].attention_factor);
   std::string fewer = scaling;
   fewer.replace(fewer.find("[1,2,3,4,5,6]"), 13, "[1,2,3,4,5]");
   REQUIRE_THAT(family_refusal("Phi3ForCausalLM", fewer),
                Mentions("config.json", "rope_scaling", "long_factor", "5", "6"));
   REQUIRE_THAT(family_refusal("LlamaForCausalLM", R"("rope_scaling":{"type":"longrope"})"),
                Mentions("config.json", "rope_scaling", "'longrope'", "yarn"));
+}
+
+TEST_CASE("windows as long as the context are none") {
+  const test::TemporaryFolder folder;
+  const auto config_of = [&folder](std::string_view architecture, std::string_view more) {
+    folder.write("config.json", family_json(architecture, more));
+    return read_config(folder.path()).value();
+  };
+  REQUIRE(test::windows_of(config_of("Phi3ForCausalLM", R"("sliding_window":255)")) == std::vector(8, 255));
+  const ModelConfig wide = config_of("Phi3ForCausalLM", R"("sliding_window":256)");
+  REQUIRE(wide == config_of("Phi3ForCausalLM", R"("sliding_window":null)"));
+  const ModelConfig chunked =
+      config_of("Llama4ForCausalLM", R"("attention_chunk_size":256,"num_local_experts":2,"num_experts_per_tok":1)");
+  for (const LayerConfig& layer : chunked.layers) {
+    REQUIRE(layer.attention.window == 0);
+    REQUIRE_FALSE(layer.attention.chunked);
+  }
 }
 
 TEST_CASE("Granite has four scalars") {
@@ -330,6 +352,9 @@ TEST_CASE("a wrapper gives its text model and what lies outside of it") {
   const ModelConfig inner = parse_config(wrapper_json("")).value();
   REQUIRE(inner.eos_token_ids == std::vector<TokenId>{7});
   REQUIRE_FALSE(inner.tied_embeddings);
+  std::string tied_inside = wrapper_json(R"("tie_word_embeddings":false)");
+  tied_inside.insert(tied_inside.find(R"("model_type")"), R"("tie_word_embeddings":true,)");
+  REQUIRE(parse_config(tied_inside).value().tied_embeddings);
   REQUIRE_THAT(parse_config(wrapper_json("", "qwen2")).error().message,
                Mentions("text_config", "'qwen2'", "ministral3"));
   REQUIRE_THAT(parse_config(R"({"architectures":["Mistral3ForConditionalGeneration"]})").error().message,

@@ -32,17 +32,17 @@ std::vector<float> ramp(int64_t count) {
 }
 
 /// Adds what every family has, under its name.
-GgufText& add_sizes(GgufText& text, const std::string& family) {
+GgufText& add_sizes(GgufText& text, const std::string& family, int context = 512) {
   text.add("general.architecture", family.c_str());
   const auto key = [&family](const char* name) { return family + '.' + name; };
-  text.add(key("block_count"), 2).add(key("context_length"), 512).add(key("embedding_length"), 16);
+  text.add(key("block_count"), 2).add(key("context_length"), context).add(key("embedding_length"), 16);
   text.add(key("feed_forward_length"), 24).add(key("attention.head_count"), 2);
   return text.add(key("attention.layer_norm_rms_epsilon"), 1e-5f);
 }
 
-GgufText sized(const std::string& family = "llama") {
+GgufText sized(const std::string& family = "llama", int context = 512) {
   GgufText text;
-  add_sizes(text, family).tensor("token_embd.weight", {10, 16}, ramp(160));
+  add_sizes(text, family, context).tensor("token_embd.weight", {10, 16}, ramp(160));
   return text;
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("metadata of experts") {
 }
 
 TEST_CASE("what files of single families leave out is the usual") {
-  const model::ModelConfig gemma = config_of(sized("gemma2")).value();
+  const model::ModelConfig gemma = config_of(sized("gemma2", 8192)).value();
   CHECK(gemma.layer(0).attention.window == 4096);
   CHECK(gemma.layer(1).attention.window == 0);
   CHECK(gemma.layer(0).attention.soft_cap == 50.0f);
@@ -160,6 +160,59 @@ TEST_CASE("keys of other families that change the arithmetic are named") {
              Mentions("sliding_window_pattern", "6"));
   CHECK_THAT(gguf_config_error(sized("glm4").add("glm4.nextn_predict_layers", 2)),
              Mentions("nextn_predict_layers", "2", "2 layers"));
+}
+
+TEST_CASE("keys of experts mean nothing in a file without experts") {
+  GgufText dense = sized("granite");
+  dense.add("granite.expert_count", 0).add("granite.expert_shared_feed_forward_length", 24);
+  CHECK_FALSE(config_of(dense).value().is_sparse(0));
+  GgufText mixed = sized("granitemoe");
+  mixed.add("granitemoe.expert_count", 4).add("granitemoe.expert_used_count", 2);
+  CHECK(config_of(mixed).value().is_sparse(0));
+  CHECK_THAT(gguf_config_error(mixed.add("granitemoe.expert_shared_feed_forward_length", 24)),
+             Mentions("granitemoe.expert_shared_feed_forward_length", "24"));
+}
+
+TEST_CASE("sections of a rotation are allowed where texts ignore them") {
+  const auto with_sections = [](GgufText text, const std::string& family) {
+    return text.add(family + ".rope.dimension_sections", std::vector<int32_t>{1, 1, 2, 0});
+  };
+  GgufText experts = sized("glm4moe");
+  experts.add("glm4moe.expert_count", 4).add("glm4moe.expert_used_count", 2);
+  experts.add("glm4moe.expert_feed_forward_length", 8).add("glm4moe.rope.dimension_count", 4);
+  CHECK(config_of(with_sections(experts, "glm4moe")).value().ropes == config_of(experts).value().ropes);
+  // Converters turn such rows of GLM-4 from pairs into halves.
+  CHECK_THAT(gguf_config_error(with_sections(sized("glm4"), "glm4")), Mentions("glm4.rope.dimension_sections"));
+}
+
+TEST_CASE("longrope of a file has its own factor of attention") {
+  GgufText text = sized("phi3");
+  text.add("phi3.rope.scaling.original_context_length", 64).add("phi3.rope.scaling.attn_factor", 1.25f);
+  text.tensor("rope_factors_long.weight", {4}, {2, 3, 4, 5}).tensor("rope_factors_short.weight", {4}, {1, 1, 1, 2});
+  const model::RopeConfig rope = config_of(text).value().ropes.at(0);
+  CHECK(rope.kind == model::RopeKind::kLongrope);
+  CHECK(rope.attention_factor == 1.25);
+  CHECK(rope.divisors == std::vector<double>{2, 3, 4, 5});
+  CHECK(rope.near_divisors == std::vector<double>{1, 1, 1, 2});
+}
+
+TEST_CASE("experts of Nemotron 3 Super work on a latent") {
+  GgufText text = sized("nemotron_h_moe");
+  const auto add = [&text](const char* name, auto value) { text.add(std::string("nemotron_h_moe.") + name, value); };
+  for (const char* name : {"ssm.time_step_rank", "ssm.group_count", "ssm.conv_kernel"}) add(name, 2);
+  add("ssm.inner_size", 8);
+  add("ssm.state_size", 8);
+  add("expert_count", 4);
+  add("expert_used_count", 2);
+  add("expert_feed_forward_length", 8);
+  add("expert_shared_count", 1);
+  add("expert_shared_feed_forward_length", 12);
+  text.tensor("blk.0.ffn_gate_inp.weight", {4, 16}, ramp(64));
+  CHECK(config_of(text).value().layer(0).feed_forward.moe->latent_size == 0);
+  add("moe_latent_size", 6);
+  const model::ModelConfig config = config_of(text).value();
+  CHECK(config.layer(0).feed_forward.moe->latent_size == 6);
+  CHECK(config.layer(0).feed_forward.moe->shared->width == 12);
 }
 
 TEST_CASE("scaled rotation in metadata") {

@@ -280,6 +280,14 @@ TEST_CASE("Qwen3.5 nests its config and stores parts apart") {
   REQUIRE(state_values(config->layer(0)) == state_values(hybrid(kQwen3Next).layer(0)));
 }
 
+TEST_CASE("other gates than those of Qwen3.5 are refused") {
+  const ModelConfig config = hybrid(kQwen3Next);
+  REQUIRE(hybrid(kQwen3Next, {{"output_gate_type", "\"swish\""}, {"attn_output_gate", "true"}}) == config);
+  REQUIRE_THAT(refused(kQwen3Next, {{"output_gate_type", "\"sigmoid\""}}),
+               Mentions("output_gate_type 'sigmoid'", "'swish'"));
+  REQUIRE_THAT(refused(kQwen3Next, {{"attn_output_gate", "false"}}), Mentions("attn_output_gate false"));
+}
+
 TEST_CASE("Granite 4 has Mamba-2 with and without experts") {
   const std::string types = layer_types(40, "mamba", {5, 15, 25, 35});
   const ModelConfig config = hybrid(kGranite4, {{"layer_types", types}});
@@ -434,6 +442,7 @@ TEST_CASE("hybrids refuse what they do not compute") {
   REQUIRE(sparse->feed_forward.moe->input_size(latent.hidden_size) == 1024);
   REQUIRE(fingerprint(latent) != fingerprint(hybrid(kNemotronNano2, kNemotronNano3)));
   REQUIRE_THAT(refused(kFalconH1, {{"ssm_multipliers", "[1.0, 2.0]"}}), Mentions("ssm_multipliers", "2", "5"));
+  REQUIRE(hybrid(kFalconH1, {{"mamba_expand", "1.5"}}) == hybrid(kFalconH1));
   REQUIRE_THAT(refused(kFalconH1, {{"mamba_d_ssm", "1000"}}), Mentions("mamba_d_ssm", "1000", "24"));
   REQUIRE_THAT(refused(kGranite4, {{"position_embedding_type", "\"alibi\""}}),
                Mentions("position_embedding_type", "'alibi'"));

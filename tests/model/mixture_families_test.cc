@@ -233,6 +233,26 @@ TEST_CASE("switches that a mixture does not compute are refused") {
                Mentions("num_experts_per_tok", "129", "128"));
 }
 
+TEST_CASE("members that repeat what a mixture has are taken") {
+  const std::string glm = R"("n_group":1)";
+  for (const std::string count : {"num_experts", "num_local_experts"}) {
+    const auto with_count = [&](const std::string& value) {
+      return refusal("GLM-4.5-Air", glm, glm + ",\"" + count + "\":" + value);
+    };
+    REQUIRE(with_count("128") == "accepted");
+    REQUIRE_THAT(with_count("64"), Mentions(count, "64"));
+  }
+  const std::string qwen = R"("architectures":["Qwen2MoeForCausalLM"])";
+  REQUIRE_THAT(refusal("Qwen1.5-MoE-A2.7B", qwen, qwen + R"(,"use_qk_norm":true)"), Mentions("use_qk_norm"));
+  // A config of Qwen3-Coder.
+  const std::string normed = R"("architectures":["Qwen3MoeForCausalLM"],"use_qk_norm":true)";
+  REQUIRE(refusal("Qwen1.5-MoE-A2.7B", qwen, normed) == "accepted");
+  const std::string granite = R"("num_local_experts":40)";
+  REQUIRE(refusal("granite-3.1-3b-a800m", granite, granite + R"(,"moe_intermediate_size":512)") == "accepted");
+  REQUIRE_THAT(refusal("granite-3.1-3b-a800m", granite, granite + R"(,"moe_intermediate_size":256)"),
+               Mentions("moe_intermediate_size", "256"));
+}
+
 TEST_CASE("weights of fused experts are counted and hashed one by one") {
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
   for (const char* name : {"qwen2moe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "qwen3next", "granitemoehybrid",

@@ -118,6 +118,7 @@ TEST_CASE("Algorithms of ModelOpt that are stored as FP8 or FP4 load") {
        {R"({"quant_method": "modelopt"})", R"({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"})",
         R"({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"})",
         R"({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"})",
+        R"({"quant_algo": "FP8", "producer": {"name": "modelopt"}})",
         R"({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}})"})
     CHECK(format_of(config).method == QuantMethod::kModelOpt);
 }

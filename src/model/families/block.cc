@@ -110,6 +110,25 @@ bool changes_nothing(JsonValue value) {
   return value.get(number) && (number == 0.0 || number == 1.0);
 }
 
+/// Returns whether a member names what the layers have anyway, as configs written by other versions of a library do.
+bool is_said_twice(std::string_view key, JsonValue value, const ModelConfig& config) {
+  if (key == "use_qk_norm" || key == "qk_layernorm")
+    return std::ranges::all_of(config.layers, [](const LayerConfig& layer) {
+      return !layer.attends || layer.attention.qk_norm != QkNorm::kNone;
+    });
+  const bool is_count = key == "num_experts" || key == "num_local_experts" || key == "n_routed_experts";
+  int64_t number = 0;
+  if (!value.get(number) || (!is_count && key != "moe_intermediate_size")) return false;
+  bool has_experts = false;
+  for (const LayerConfig& layer : config.layers) {
+    const std::optional<MoeConfig>& moe = layer.feed_forward.moe;
+    if (!moe) continue;
+    has_experts = true;
+    if (number != (is_count ? moe->expert_count : moe->intermediate_size)) return false;
+  }
+  return has_experts;
+}
+
 }  // namespace
 
 LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefaults& defaults) {
@@ -266,11 +285,11 @@ void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const 
   }
 }
 
-void refuse_unread_arithmetic(FieldReader& fields) {
+void refuse_unread_arithmetic(FieldReader& fields, const ModelConfig& config) {
   for (const std::string_view key : kArithmetic) {
     if (fields.was_read(key)) continue;
     const auto value = fields.find(key);
-    if (value && !changes_nothing(*value))
+    if (value && !changes_nothing(*value) && !is_said_twice(key, *value, config))
       fields.fail_with("{} {} is not computed here, wanted a model without it", key, json_excerpt(*value));
   }
 }

@@ -97,7 +97,7 @@ void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fall
 void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const MoeConfig& moe, int32_t dense_count);
 
 /// Refuses members that change the arithmetic and that the family has not read. One that is absent, null, false, 0, 1
-/// or empty changes nothing.
-void refuse_unread_arithmetic(FieldReader& fields);
+/// or empty changes nothing, and neither does one that repeats what `config` has.
+void refuse_unread_arithmetic(FieldReader& fields, const ModelConfig& config);
 
 }  // namespace millrace::model

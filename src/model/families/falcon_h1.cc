@@ -20,9 +20,10 @@ MambaConfig read_falcon_mamba(FieldReader& fields, const ModelConfig& config) {
   constexpr int32_t kMaxExpand = 64;
   MambaConfig mamba;
   mamba.head_count = fields.integer_or("mamba_n_heads", 128, 1, kMaxHeadCount);
-  const int32_t expanded = fields.integer_or("mamba_expand", 2, 1, kMaxExpand) * config.hidden_size;
-  const bool is_expanded = fields.has_key("mamba_d_ssm") && !fields.has("mamba_d_ssm");  // null
-  const int32_t width = is_expanded ? expanded : fields.integer_or("mamba_d_ssm", 1024, 1, kMaxWidth);
+  // Where mamba_d_ssm is not null, mamba_expand says nothing, and may be a fraction.
+  const bool is_expanded = fields.has_key("mamba_d_ssm") && !fields.has("mamba_d_ssm");
+  const int32_t width = is_expanded ? fields.integer_or("mamba_expand", 2, 1, kMaxExpand) * config.hidden_size
+                                    : fields.integer_or("mamba_d_ssm", 1024, 1, kMaxWidth);
   if (width % mamba.head_count != 0)
     fields.fail_with("mamba_d_ssm {} is not a multiple of mamba_n_heads {}", width, mamba.head_count);
   mamba.head_dim = std::max(1, width / mamba.head_count);

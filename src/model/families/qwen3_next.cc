@@ -19,11 +19,20 @@ DeltaNetConfig read_delta_net(FieldReader& fields) {
   return net;
 }
 
+/// Refuses models whose gates are others than Qwen3.5's: a sigmoid after attention, SiLU after the norm of a delta net.
+void refuse_other_gates(FieldReader& fields) {
+  if (!fields.flag_or("attn_output_gate", true)) fields.fail("attn_output_gate false is not supported, wanted true");
+  const std::string gate = fields.text_or("output_gate_type", "swish");
+  if (gate != "swish" && gate != "silu")
+    fields.fail_with("output_gate_type '{}' is not supported, wanted 'swish'", gate);
+}
+
 /// Qwen3's block with norms that multiply by 1 + w. Every fourth layer has attention, whose output has a gate and whose
 /// heads are rotated in part; the others have a gated delta net.
 void read_hybrid_layers(FieldReader& fields, ModelConfig& config, std::optional<int32_t> intermediate_size) {
   constexpr int32_t kMaxInterval = 1024;
   require_activation(fields, "silu");
+  refuse_other_gates(fields);
   LayerConfig layer = read_block(fields, config, {.head_dim = 256, .intermediate_size = intermediate_size});
   if (fields.flag_or("attention_bias", false)) fields.fail("attention_bias true is not supported, wanted false");
   config.norm = NormKind::kRmsPlusOne;

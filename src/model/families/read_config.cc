@@ -59,9 +59,11 @@ const Family* find_family(FieldReader& fields, ModelConfig& config) {
   return nullptr;
 }
 
+/// Reads the dtype of a checkpoint. Some name that of codes in 8 bits, which are decoded to bfloat16.
 void read_dtype(FieldReader& fields, ModelConfig& config) {
   const char* key = fields.has("dtype") ? "dtype" : "torch_dtype";
-  const Result<tensor::DType> dtype = tensor::parse_dtype(fields.text_or(key, "float32"));
+  const std::string name = fields.text_or(key, "float32");
+  const Result<tensor::DType> dtype = tensor::parse_dtype(name.starts_with("float8_") ? "bfloat16" : name);
   if (dtype)
     config.dtype = *dtype;
   else
@@ -83,14 +85,15 @@ void read_stored_quantization(FieldReader& fields, ModelConfig& config) {
 
 void describe(const Family& family, FieldReader& fields, ModelConfig& config) {
   family.describe(fields, config);
-  if (family.kind != FamilyKind::kEncoder) refuse_unread_arithmetic(fields);
+  if (family.kind != FamilyKind::kEncoder) refuse_unread_arithmetic(fields, config);
 }
 
 bool has_dtype(const FieldReader& fields) {
   return fields.has("dtype") || fields.has("torch_dtype");
 }
 
-/// Describes the text part of a wrapper. What lies outside of it goes before what lies in it.
+/// Describes the text part of a wrapper. What lies outside of it goes before what lies in it. The head is tied if
+/// either says so: where the two differ, a stored head decides, see untie_separate_head.
 void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& config) {
   constexpr const char* kTextConfig = "text_config";
   const auto object = fields.object(kTextConfig);
@@ -101,7 +104,7 @@ void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& co
   describe(family, text, config);
   read_special_tokens(text, config);
   fields.take_error_of(text);
-  config.tied_embeddings = fields.flag_or("tie_word_embeddings", config.tied_embeddings);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", false) || config.tied_embeddings;
 }
 
 /// A file in which a quantizer describes weights beside config.json, and the method of one that does not say it.
@@ -148,6 +151,18 @@ void find_format_file(const std::filesystem::path& folder, ModelConfig& config) 
   }
 }
 
+/// Reads config.json of a folder, and what describes weights besides it.
+Result<ModelConfig> read_folder_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  const Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text) return text.error();
+  Result<ModelConfig> config = parse_config(*text, path.string());
+  const bool is_described = !config || config->quantization != Quantization::kNone ||
+                            config->weight_format.method != weights::QuantMethod::kNone;
+  if (!is_described) find_format_file(folder, *config);
+  return config;
+}
+
 }  // namespace
 
 Result<ModelConfig> parse_config(std::string_view json, std::string_view source) {
@@ -171,14 +186,8 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
 }
 
 Result<ModelConfig> read_config(const std::filesystem::path& folder) {
-  if (is_gguf_path(folder)) return read_gguf_config(folder);
-  const std::filesystem::path path = folder / "config.json";
-  const Result<std::string> text = read_file(path, kMaxConfigBytes);
-  if (!text) return text.error();
-  Result<ModelConfig> config = parse_config(*text, path.string());
-  const bool is_described = !config || config->quantization != Quantization::kNone ||
-                            config->weight_format.method != weights::QuantMethod::kNone;
-  if (!is_described) find_format_file(folder, *config);
+  Result<ModelConfig> config = is_gguf_path(folder) ? read_gguf_config(folder) : read_folder_config(folder);
+  if (config) drop_wide_windows(*config);
   return config;
 }
 
