@@ -160,8 +160,11 @@ void ParameterTypes::add(const std::string& tool, std::string_view schema) {
 void ParameterTypes::add_part(const std::string& tool, JsonValue schema, JsonValue root, int depth) {
   if (depth > kMaxSchemaDepth) return;
   const JsonValue additional = schema["additionalProperties"];
-  if (additional.is_object()) additional_.insert_or_assign(tool, types_of_schema(additional, root));
+  if (additional.is_object()) add_others(tool, types_of_schema(additional, root));
   JsonObject properties;
+  if (schema["patternProperties"].get(properties)) {
+    for (const auto& [pattern, property] : properties) add_others(tool, types_of_schema(property, root));
+  }
   if (schema["properties"].get(properties)) {
     for (const auto& [key, property] : properties) {
       const auto [entry, is_new] = types_.try_emplace({tool, std::string(key)});
@@ -175,11 +178,19 @@ void ParameterTypes::add_part(const std::string& tool, JsonValue schema, JsonVal
     }
   }
   if (const JsonValue target = referred(schema, root); !target.is_missing()) add_part(tool, target, root, depth + 1);
+  for (const char* branch : {"then", "else"}) add_part(tool, schema[branch], root, depth + 1);
   for (const char* list : {"allOf", "anyOf", "oneOf"}) {
     JsonArray parts;
     if (!schema[list].get(parts)) continue;
     for (const JsonValue part : parts) add_part(tool, part, root, depth + 1);
   }
+}
+
+/// Adds types of parameters without a name. Those are texts where schemas differ, since no pattern is matched here.
+void ParameterTypes::add_others(const std::string& tool, const ValueTypes& types) {
+  const auto [entry, is_new] = additional_.try_emplace(tool, types);
+  if (is_new || types.is_any() || entry->second == types) return;
+  entry->second = entry->second.is_any() ? types : kTextOnly;
 }
 
 ValueTypes ParameterTypes::of(const std::string& tool, const std::string& parameter) const {

@@ -45,6 +45,7 @@ class ParameterTypes {
  private:
   /// Adds what a schema of the arguments, or a part of it, says.
   void add_part(const std::string& tool, JsonValue schema, JsonValue root, int depth);
+  void add_others(const std::string& tool, const ValueTypes& types);
 
   std::map<std::pair<std::string, std::string>, ValueTypes> types_;
   std::map<std::string, ValueTypes> additional_;  // of the parameters that a tool's properties do not name
