@@ -32,15 +32,16 @@ std::vector<Tools> all_tools() {
   const std::string todo =
       R"({"type":"object","properties":{"todos":{"type":"array","items":{"type":"object","properties":)"
       R"({"content":{"type":"string","minLength":1},"status":{"enum":["pending","in_progress","completed"]},)"
-      R"("id":{"type":"string"}},"required":["content","status","id"],"additionalProperties":false}}},"required":["todos"]})";
+      R"("id":{"type":"string"}},"required":["content","status","id"],"additionalProperties":false}}},)"
+      R"("required":["todos"]})";
   const std::string bounded =
       R"({"type":"object","properties":{"content":{"type":"string","maxLength":400},"lines":{"type":"array",)"
       R"("items":{"type":"string","maxLength":2000},"maxItems":50},"when":{"type":"string","format":"date-time"},)"
       R"("level":{"type":"integer","minimum":0,"maximum":99}},"required":["content"]})";
-  const std::string either =
-      R"({"type":"object","properties":{"project":{"type":"string"},"paths":{"type":"array","items":{"type":"string"}},)"
-      R"("scopes":{"type":"array","items":{"type":"string"}}},"required":["project"],)"
-      R"("anyOf":[{"required":["paths"]},{"required":["scopes"]}]})";
+  const std::string either = R"({"type":"object","properties":{"project":{"type":"string"},)"
+                             R"("paths":{"type":"array","items":{"type":"string"}},)"
+                             R"("scopes":{"type":"array","items":{"type":"string"}}},"required":["project"],)"
+                             R"("anyOf":[{"required":["paths"]},{"required":["scopes"]}]})";
   std::vector<std::string> many(20, edit);
   many.insert(many.end(), 10, todo);
   return {{"edit", {edit}}, {"todo", {todo}}, {"bounds", {bounded}}, {"either", {either}}, {"30 tools", many}};

@@ -176,10 +176,13 @@ ExpressionPtr JsonRules::string() {
     const std::string_view quote = notation_.quote;
     if (!notation_.has_escapes) return sequence({literal(quote), until_tag({&quote, 1}, literal(""))});
     if (notation_.uncut == nullptr) return in_quotes(repeat(any_char(), 0));
+    ExpressionPtr& shared = notation_.uncut->of_length(true, 0, std::nullopt);
+    if (shared != nullptr) return shared;
     Definition source;
     JsonRules rules(source);
     source.root = rules.in_quotes(repeat(rules.any_char(), 0));
-    return *notation_.uncut->whole(source, definition_);
+    ExpressionPtr made = *notation_.uncut->whole(source, definition_);
+    return shared = reference(definition_.add("a string", std::move(made)));
   });
 }
 
@@ -209,7 +212,13 @@ ExpressionPtr JsonRules::string_with(const Write& write) {
 
 ExpressionPtr JsonRules::string_of(uint32_t min, std::optional<uint32_t> max) {
   if (min == 0 && !max && !notation_.quote.empty()) return string();
-  return string_with([&](JsonRules& rules) { return rules.repeated(rules.any_char(), min, max); });
+  const auto write = [&](JsonRules& rules) { return rules.repeated(rules.any_char(), min, max); };
+  if (notation_.uncut == nullptr) return string_with(write);
+  ExpressionPtr& shared = notation_.uncut->of_length(notation_.has_escapes, min, max);
+  if (shared != nullptr) return shared;
+  ExpressionPtr made = string_with(write);
+  if (made != nullptr) shared = reference(definition_.add("a string", std::move(made)));
+  return shared;
 }
 
 ExpressionPtr JsonRules::string_of(const TextLanguage& language) {

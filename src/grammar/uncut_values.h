@@ -1,7 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "base/result.h"
@@ -28,6 +33,12 @@ class UncutValues {
   [[nodiscard]] ExpressionPtr json(const Definition& source, Definition& target);
   /// Returns a text of `source` that may take many states. Fails beyond the limit of without_tags().
   [[nodiscard]] Result<ExpressionPtr> whole(const Definition& source, Definition& target) const;
+  /// Returns the place of the strings of a length, which several schemas share. Null until the caller has made them.
+  [[nodiscard]] ExpressionPtr& of_length(bool has_escapes, uint32_t min, std::optional<uint32_t> max) {
+    return of_length_[{has_escapes, min, max}];
+  }
+  /// Forgets shared strings, whose rules the caller gives up.
+  void forget_shared() { of_length_.clear(); }
 
  private:
   using Tags = std::vector<std::string_view>;
@@ -36,6 +47,7 @@ class UncutValues {
 
   const Tags tags_;
   const std::string_view common_part_;
+  std::map<std::tuple<bool, uint32_t, std::optional<uint32_t>>, ExpressionPtr> of_length_;
   size_t edge_count_ = 0;     ///< of all strings
   size_t failure_count_ = 0;  ///< strings that took too many steps
 };

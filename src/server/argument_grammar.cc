@@ -56,8 +56,11 @@ Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, grammar::Sch
     return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
   }
   options.notation = notation_;
-  return parameters_ ? parameters_->of(tool.parameters, options)
-                     : grammar::parse_argument_schema(tool.parameters, definition_, options);
+  auto arguments = parameters_ ? parameters_->of(tool.parameters, options)
+                               : grammar::parse_argument_schema(tool.parameters, definition_, options);
+  // The caller gives up the rules of a schema that is refused.
+  if (arguments.has_error() && uncut_) uncut_->forget_shared();
+  return arguments;
 }
 
 Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& input) {
