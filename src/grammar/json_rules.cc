@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "grammar/regex_parser.h"
+#include "grammar/uncut_values.h"
+#include "grammar/until_tag.h"
 
 namespace millrace::grammar {
 namespace {
@@ -71,34 +74,66 @@ ExpressionPtr JsonRules::rule(std::optional<RuleIndex>& index, std::string_view 
 }
 
 ExpressionPtr JsonRules::space() {
+  if (!notation_.has_space) return literal("");
   return rule(space_, "space", [] {
     ExpressionPtr indentation = repeat(either_of(" \t"), 0, kMaxIndentation);
     return choice({literal(""), literal(" "), sequence({literal("\n"), std::move(indentation)})});
   });
 }
 
+ExpressionPtr JsonRules::comma() {
+  return sequence({literal(notation_.separator), space()});
+}
+
 ExpressionPtr JsonRules::value() {
   return rule(value_, "value", [this] {
-    return choice({object(), array(), string(), number(), literal("true"), literal("false"), literal("null")});
+    return choice({object(), array(), string(), number(), literal(notation_.true_word), literal(notation_.false_word),
+                   literal(notation_.null_word)});
   });
+}
+
+ExpressionPtr JsonRules::members(const ExpressionPtr& member) {
+  return optional(sequence({member, repeat(sequence({comma(), member}), 0), space()}));
 }
 
 ExpressionPtr JsonRules::object() {
   return rule(object_, "object", [this] {
-    const ExpressionPtr member = sequence({string(), literal(":"), space(), value()});
-    const ExpressionPtr more = repeat(sequence({literal(","), space(), member}), 0);
-    return sequence({literal("{"), space(), optional(sequence({member, more, space()})), literal("}")});
+    ExpressionPtr name = string();
+    if (notation_.has_bare_keys()) name = choice({*parse_regex(notation_.bare_keys), name});
+    ExpressionPtr member = sequence({std::move(name), literal(notation_.colon), space(), value()});
+    return sequence({literal("{"), space(), members(member), literal("}")});
   });
 }
 
 ExpressionPtr JsonRules::array() {
-  return rule(array_, "array", [this] {
-    const ExpressionPtr more = repeat(sequence({literal(","), space(), value()}), 0);
-    return sequence({literal("["), space(), optional(sequence({value(), more, space()})), literal("]")});
-  });
+  return rule(array_, "array", [this] { return sequence({literal("["), space(), members(value()), literal("]")}); });
+}
+
+ExpressionPtr JsonRules::any_arguments() {
+  if (!notation_.has_keyword_arguments) return object();
+  return arguments_of(members(sequence({*parse_regex(notation_.bare_keys), literal("="), value()})));
+}
+
+ExpressionPtr JsonRules::arguments_of(ExpressionPtr members) {
+  if (notation_.has_keyword_arguments) return sequence({literal("("), std::move(members), literal(")")});
+  return sequence({literal("{"), space(), std::move(members), literal("}")});
+}
+
+ExpressionPtr JsonRules::key(std::string_view name) {
+  return sequence({literal(writer_.key(name)), literal(notation_.colon), space()});
+}
+
+ExpressionPtr JsonRules::key(const TextLanguage& names, ReadWork& work) {
+  ExpressionPtr name = string_of(names);
+  if (notation_.has_bare_keys()) {
+    const TextLanguage bare = names.and_also(writer_.bare_keys(), work);
+    if (!bare.is_empty()) name = choice({bare.expression([](const CharSet& chars) { return one_of(chars); }), name});
+  }
+  return sequence({std::move(name), literal(notation_.colon), space()});
 }
 
 ExpressionPtr JsonRules::any_char() {
+  if (!notation_.has_escapes) return one_of(CharSet(0, CharSet::kMaxCodePoint));
   ExpressionPtr escape = rule(escape_, "an escaped character", [] {
     return sequence({literal("\\"), choice({either_of("\"\\/bfnrt"), unicode_escape()})});
   });
@@ -106,6 +141,7 @@ ExpressionPtr JsonRules::any_char() {
 }
 
 ExpressionPtr JsonRules::string_char(const CharSet& chars) {
+  if (!notation_.has_escapes) return one_of(chars);
   if (chars.complement().empty()) return any_char();
   constexpr std::string_view kShort = "\"\\\b\f\n\r\t";
   constexpr std::string_view kSpellings = "\"\\bfnrt";
@@ -130,25 +166,82 @@ ExpressionPtr JsonRules::string_char(const CharSet& chars) {
   return raw.empty() ? escape : choice({one_of(std::move(raw)), escape});
 }
 
+ExpressionPtr JsonRules::in_quotes(ExpressionPtr characters) const {
+  if (notation_.quote.empty()) return characters;
+  return sequence({literal(notation_.quote), std::move(characters), literal(notation_.quote)});
+}
+
 ExpressionPtr JsonRules::string() {
-  return rule(string_, "string", [this] { return sequence({literal("\""), repeat(any_char(), 0), literal("\"")}); });
+  return rule(string_, "string", [this] {
+    const std::string_view quote = notation_.quote;
+    if (!notation_.has_escapes) return sequence({literal(quote), until_tag({&quote, 1}, literal(""))});
+    if (notation_.uncut == nullptr) return in_quotes(repeat(any_char(), 0));
+    ExpressionPtr& shared = notation_.uncut->of_length(true, 0, std::nullopt);
+    if (shared != nullptr) return shared;
+    Definition source;
+    JsonRules rules(source);
+    source.root = rules.in_quotes(repeat(rules.any_char(), 0));
+    ExpressionPtr made = *notation_.uncut->whole(source, definition_);
+    return shared = reference(definition_.add("a string", std::move(made)));
+  });
+}
+
+template <class Write>
+ExpressionPtr JsonRules::uncut_string(const Write& write) {
+  if (notation_.uncut == nullptr) return in_quotes(write(*this));
+  JsonNotation notation = notation_;
+  notation.uncut = nullptr;
+  Definition source;
+  JsonRules rules(source, notation);
+  rules.is_source_ = true;
+  source.root = write(rules);
+  if (notation_.has_escapes) {
+    // A tag may end with the quotation mark.
+    source.root = in_quotes(source.root);
+    return notation_.uncut->json(source, definition_);
+  }
+  ExpressionPtr text = notation_.uncut->text(source, definition_);
+  return text == nullptr ? nullptr : in_quotes(std::move(text));
+}
+
+template <class Write>
+ExpressionPtr JsonRules::string_with(const Write& write) {
+  ExpressionPtr uncut = uncut_string(write);
+  return uncut != nullptr || notation_.quote.empty() ? uncut : string();
 }
 
 ExpressionPtr JsonRules::string_of(uint32_t min, std::optional<uint32_t> max) {
-  if (min == 0 && !max) return string();
-  return sequence({literal("\""), repeated(any_char(), min, max), literal("\"")});
+  if (min == 0 && !max && !notation_.quote.empty()) return string();
+  const auto write = [&](JsonRules& rules) { return rules.repeated(rules.any_char(), min, max); };
+  if (notation_.uncut == nullptr) return string_with(write);
+  ExpressionPtr& shared = notation_.uncut->of_length(notation_.has_escapes, min, max);
+  if (shared != nullptr) return shared;
+  ExpressionPtr made = string_with(write);
+  if (made != nullptr) shared = reference(definition_.add("a string", std::move(made)));
+  return shared;
 }
 
 ExpressionPtr JsonRules::string_of(const TextLanguage& language) {
-  const auto write = [this](const CharSet& chars) { return string_char(chars); };
-  return sequence({literal("\""), language.expression(write), literal("\"")});
+  return string_with([&](JsonRules& rules) {
+    return language.expression([&rules](const CharSet& chars) { return rules.string_char(chars); });
+  });
 }
 
 ExpressionPtr JsonRules::string_of(const Expression& expression) {
-  return sequence({literal("\""), with_string_chars(expression), literal("\"")});
+  return string_with([&](JsonRules& rules) { return rules.with_string_chars(expression); });
 }
 
-ExpressionPtr JsonRules::string_of(const Definition& source) {
+Result<ExpressionPtr> JsonRules::string_of(const Definition& source) {
+  if (notation_.uncut == nullptr || notation_.has_escapes) {
+    ExpressionPtr uncut = uncut_string([&](JsonRules& rules) { return rules.with_rules_of(source); });
+    if (uncut != nullptr) return uncut;
+    return make_error(ErrorCode::kInvalidArgument, "it has too many ways to avoid the tag that ends it");
+  }
+  auto text = notation_.uncut->whole(source, definition_);
+  return text.has_error() ? std::move(text) : in_quotes(std::move(*text));
+}
+
+ExpressionPtr JsonRules::with_rules_of(const Definition& source) {
   // All are there before the first is read, since each may refer to any.
   first_copy_ = static_cast<RuleIndex>(definition_.rules.size());
   for (const Definition::Rule& rule : source.rules) definition_.add(rule.name);
@@ -156,12 +249,12 @@ ExpressionPtr JsonRules::string_of(const Definition& source) {
     ExpressionPtr written = with_string_chars(*source.rules[i].expression);
     definition_.rules[first_copy_ + i].expression = std::move(written);
   }
-  return string_of(*source.root);
+  return with_string_chars(*source.root);
 }
 
 ExpressionPtr JsonRules::with_string_chars(const Expression& expression) {
   if (expression.kind == Expression::Kind::kReference) return reference(first_copy_ + expression.rule);
-  if (expression.kind == Expression::Kind::kLiteral) {
+  if (expression.kind == Expression::Kind::kLiteral && notation_.has_escapes) {
     std::string json;
     append_json_string(json, expression.text);
     return literal(std::string_view(json).substr(1, json.size() - 2));
@@ -178,6 +271,7 @@ ExpressionPtr JsonRules::with_string_chars(const Expression& expression) {
 ExpressionPtr JsonRules::repeated(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max) {
   constexpr uint32_t kMaxSingles = 1024;
   constexpr uint32_t kBlock = 256;
+  if (is_source_) return nested_repeats(part, min, max, kMaxSingles / 2);
   if (max.value_or(min) <= kMaxSingles) return repeat(part, min, max);
   const ExpressionPtr block = reference(definition_.add("a block of repeats", repeat(part, kBlock, kBlock)));
   std::vector<ExpressionPtr> parts(min / kBlock, block);
@@ -203,6 +297,26 @@ ExpressionPtr JsonRules::repeated(const ExpressionPtr& part, uint32_t min, std::
   return sequence(std::move(parts));
 }
 
+/// Returns repeats as blocks of blocks. A filter multiplies each block by the states before and after it.
+ExpressionPtr JsonRules::nested_repeats(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max,
+                                        uint32_t max_singles) {
+  constexpr uint32_t kBlock = 16;
+  if (max.value_or(min) <= max_singles) return repeat(part, min, max);
+  const ExpressionPtr block = reference(definition_.add("a block of repeats", repeat(part, kBlock, kBlock)));
+  const auto exactly = [&](uint32_t count) {
+    const uint32_t blocks = count / kBlock;
+    return sequence({nested_repeats(block, blocks, blocks, kBlock), repeat(part, count % kBlock, count % kBlock)});
+  };
+  if (!max) return sequence({exactly(min), repeat(part, 0)});
+  const uint32_t more = *max - min;
+  if (more < kBlock) return sequence({exactly(min), repeat(part, 0, more)});
+  // Fewer blocks than there may be, and less than one; or all, and what remains.
+  const uint32_t blocks = more / kBlock;
+  ExpressionPtr fewer = sequence({nested_repeats(block, 0, blocks - 1, kBlock), repeat(part, 0, kBlock - 1)});
+  ExpressionPtr all = sequence({nested_repeats(block, blocks, blocks, kBlock), repeat(part, 0, more % kBlock)});
+  return sequence({exactly(min), choice({std::move(fewer), std::move(all)})});
+}
+
 ExpressionPtr JsonRules::number() {
   return rule(number_, "number", [] {
     ExpressionPtr whole =
@@ -220,12 +334,6 @@ ExpressionPtr JsonRules::integer() {
     return sequence({optional(literal("-")),
                      choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMaxDigits - 1)})})});
   });
-}
-
-ExpressionPtr JsonRules::quoted(std::string_view text) {
-  std::string json;
-  append_json_string(json, text);
-  return literal(json);
 }
 
 }  // namespace millrace::grammar

@@ -28,7 +28,8 @@ class JsonSchemaParser {
   JsonSchemaParser(JsonValue root, Definition& definition, const SchemaOptions& options)
       : document_(root),
         cases_(document_, options.unsupported),
-        rules_(definition),
+        rules_(definition, options.notation),
+        texts_(definition, {.has_escapes = false, .quote = "", .uncut = options.notation.uncut}),
         definition_(definition),
         unsupported_(options.unsupported),
         parts_{.document = document_,
@@ -47,26 +48,33 @@ class JsonSchemaParser {
     return root;
   }
 
+  ExpressionPtr read_arguments() {
+    ExpressionPtr arguments;
+    try {
+      arguments = rules_.notation().has_keyword_arguments ? keyword_arguments() : objects(nullptr);
+    } catch (const ErrorException&) {
+      if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
+      arguments = rules_.any_arguments();
+    }
+    read_open();
+    return arguments;
+  }
+
   /// Returns the members of the outermost object one after another, and adds them to `members`.
-  ExpressionPtr read_members(std::string_view key_pattern, std::vector<SchemaMember>& members) {
-    ReadWork& work = document_.work();
+  ExpressionPtr read_members(const MemberSyntax& syntax, std::vector<SchemaMember>& members) {
     const MemberNotation notation{
-        .keys = TextLanguage::of_expression(**parse_regex(key_pattern), work),
+        .keys = TextLanguage::of_expression(**parse_regex(syntax.key_pattern), document_.work()),
+        .separator = literal(""),
         .write = [&](std::optional<std::string_view> name, ExpressionPtr key, std::vector<SchemaTerm> terms) {
-          SchemaMember member = member_of(std::move(terms));
+          SchemaMember member{.key = std::move(key)};
           if (name) member.name = std::string(*name);
-          member.key = std::move(key);
+          fill(member, std::move(terms), syntax.has_texts(member.name));
           members.push_back(std::move(member));
           return reference(members.back().rule);
         }};
-    std::vector<ExpressionPtr> ways;
-    for (const SchemaCase& each : cases_.cases_of({{document_.root(), false, "schema"}})) {
-      if (each.listed) fail_at("schema", "objects that are listed as a whole are not supported in calls of this model");
-      if ((each.types & kObjectType) != 0) ways.push_back(object_expression(each.object, "schema", parts_, &notation));
-    }
-    if (ways.empty()) fail_at("schema", "no object satisfies it");
+    ExpressionPtr written = objects(&notation);
     read_open();
-    return choice(std::move(ways));
+    return written;
   }
 
  private:
@@ -74,6 +82,40 @@ class JsonSchemaParser {
     RuleIndex rule;
     std::vector<SchemaTerm> terms;
   };
+
+  /// Returns the objects that satisfy the schema, or with a notation their members alone.
+  ExpressionPtr objects(const MemberNotation* notation) {
+    const std::string path = "schema";
+    std::vector<ExpressionPtr> ways;
+    for (const SchemaCase& each : cases_.cases_of({{document_.root(), false, path}})) {
+      if (each.listed && notation != nullptr) {
+        fail_at(path, "objects that are listed as a whole are not supported in calls of this model");
+      } else if (each.listed) {
+        for (const JsonValue value : *each.listed) {
+          if (value.is_object()) ways.push_back(constant(value, rules_, path));
+        }
+      } else if ((each.types & kObjectType) != 0) {
+        ways.push_back(object_expression(each.object, path, parts_, notation));
+      }
+    }
+    if (ways.empty()) fail_at(path, "no object satisfies it");
+    return choice(std::move(ways));
+  }
+
+  /// Returns the outermost object as arguments with keywords.
+  ExpressionPtr keyword_arguments() {
+    const MemberNotation notation{
+        .keys = rules_.writer().bare_keys(),
+        .separator = rules_.comma(),
+        .write = [this](std::optional<std::string_view> name, const ExpressionPtr& key, std::vector<SchemaTerm> terms) {
+          ExpressionPtr begin =
+              name ? at_position("schema", [&] { return literal(rules_.writer().argument_key(*name)); })
+                   : sequence({key, literal("=")});
+          ExpressionPtr value = terms.empty() ? rules_.value() : read(std::move(terms));
+          return reference(definition_.add("a member", sequence({std::move(begin), std::move(value)})));
+        }};
+    return rules_.arguments_of(objects(&notation));
+  }
 
   void read_open() {
     while (!open_.empty()) {
@@ -86,38 +128,41 @@ class JsonSchemaParser {
     }
   }
 
-  /// Returns a member with the parts of the values that satisfy all terms.
-  SchemaMember member_of(std::vector<SchemaTerm> terms) {
-    SchemaMember member{.rule = definition_.add("a parameter")};
+  /// Adds the values that satisfy all terms to a member. With `has_texts` strings are texts.
+  void fill(SchemaMember& member, std::vector<SchemaTerm> terms, bool has_texts) {
+    member.rule = definition_.add("a parameter");
+    if (!has_texts) {
+      member.json = terms.empty() ? rules_.value() : read(std::move(terms));
+      return;
+    }
+    const std::string path = terms.empty() ? "schema" : terms.front().path;
     std::vector<ExpressionPtr> texts;
     std::vector<ExpressionPtr> others;
     for (const SchemaCase& each : cases_or_types(terms)) {
       if (each.listed) {
         for (const JsonValue value : *each.listed) {
-          std::string_view text;
-          if (value.get(text)) {
-            texts.push_back(literal(text));
-            member.listed_texts.emplace_back(text);
-          } else {
-            others.push_back(literal(to_json(value)));
-          }
+          (value.is_string() ? texts : others).push_back(constant(value, value.is_string() ? texts_ : rules_, path));
         }
         continue;
       }
       SchemaCase other = each;
       other.types = types_of(each) & static_cast<TypeSet>(~kStringType);
       other.has_types = true;
-      if (other.types != 0) add_values(other, "schema", others);
+      if (other.types != 0) add_values(other, path, others);
       if ((types_of(each) & kStringType) == 0) continue;
       const StringConditions& string = each.string;
-      member.is_any_text = member.is_any_text || (string.patterns.empty() && string.formats.empty() &&
-                                                  string.excluded.empty() && string.min == 0 && !string.max);
-      texts.push_back(text_expression(string, "schema", parts_));
+      const bool is_any = string.patterns.empty() && string.formats.empty() && string.excluded.empty() &&
+                          string.min == 0 && !string.max;
+      ExpressionPtr text = is_any ? nullptr : string_expression(string, path, parts_, texts_);
+      member.is_any_text = member.is_any_text || text == nullptr;
+      if (text != nullptr) texts.push_back(std::move(text));
     }
     if (!texts.empty()) member.text = choice(std::move(texts));
-    if (!others.empty()) member.others = choice(std::move(others));
-    member.json = terms.empty() ? rules_.value() : read(std::move(terms));
-    return member;
+    if (!others.empty()) member.json = choice(std::move(others));
+  }
+
+  static ExpressionPtr constant(JsonValue value, JsonRules& rules, const std::string& path) {
+    return at_position(path, [&] { return literal(rules.writer().value(value)); });
   }
 
   /// Returns the cases of the terms. Where they cannot be enforced and need not be, the types that the first one names.
@@ -198,7 +243,7 @@ class JsonSchemaParser {
 
   void add_values(const SchemaCase& each, const std::string& path, std::vector<ExpressionPtr>& ways) {
     if (each.listed) {
-      for (const JsonValue value : *each.listed) ways.push_back(literal(to_json(value)));
+      for (const JsonValue value : *each.listed) ways.push_back(constant(value, rules_, path));
       return;
     }
     const TypeSet types = types_of(each);
@@ -206,11 +251,12 @@ class JsonSchemaParser {
       ways.push_back(rules_.value());
       return;
     }
-    if ((types & kNullType) != 0) ways.push_back(literal("null"));
-    if ((types & kTrueType) != 0) ways.push_back(literal("true"));
-    if ((types & kFalseType) != 0) ways.push_back(literal("false"));
+    const JsonNotation& notation = rules_.notation();
+    if ((types & kNullType) != 0) ways.push_back(literal(notation.null_word));
+    if ((types & kTrueType) != 0) ways.push_back(literal(notation.true_word));
+    if ((types & kFalseType) != 0) ways.push_back(literal(notation.false_word));
     if ((types & kNumberTypes) != 0) ways.push_back(number_expression(each.number, types, path, parts_));
-    if ((types & kStringType) != 0) ways.push_back(string_expression(each.string, path, parts_));
+    if ((types & kStringType) != 0) ways.push_back(string_expression(each.string, path, parts_, rules_));
     if ((types & kArrayType) != 0) ways.push_back(array_expression(each.array, parts_));
     if ((types & kObjectType) != 0) ways.push_back(object_expression(each.object, path, parts_));
   }
@@ -218,6 +264,7 @@ class JsonSchemaParser {
   SchemaDocument document_;
   SchemaCases cases_;
   JsonRules rules_;
+  JsonRules texts_;  // of members without quotes
   Definition& definition_;
   const UnsupportedKeywords unsupported_;
   SchemaParts parts_;
@@ -246,14 +293,19 @@ Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& def
   return parse_with(schema, definition, options, [](JsonSchemaParser& parser) { return parser.read_root(); });
 }
 
-Result<ExpressionPtr> parse_member_schema(std::string_view schema, Definition& definition, const SchemaOptions& options,
-                                          std::string_view key_pattern, std::vector<SchemaMember>& members) {
-  return parse_with(schema, definition, options,
-                    [&](JsonSchemaParser& parser) { return parser.read_members(key_pattern, members); });
+Result<ExpressionPtr> parse_argument_schema(std::string_view schema, Definition& definition,
+                                            const SchemaOptions& options) {
+  return parse_with(schema, definition, options, [](JsonSchemaParser& parser) { return parser.read_arguments(); });
 }
 
-ExpressionPtr any_json_object(Definition& definition) {
-  return JsonRules(definition).object();
+Result<ExpressionPtr> parse_member_schema(std::string_view schema, Definition& definition, const SchemaOptions& options,
+                                          const MemberSyntax& syntax, std::vector<SchemaMember>& members) {
+  return parse_with(schema, definition, options,
+                    [&](JsonSchemaParser& parser) { return parser.read_members(syntax, members); });
+}
+
+ExpressionPtr any_json_object(Definition& definition, const JsonNotation& notation) {
+  return JsonRules(definition, notation).any_arguments();
 }
 
 }  // namespace millrace::grammar

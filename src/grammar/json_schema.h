@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "base/result.h"
 #include "grammar/expression.h"
+#include "grammar/json_notation.h"
 
 namespace millrace::grammar {
 
@@ -23,6 +25,7 @@ struct SchemaOptions {
   /// Excludes members that no schema declares, even if "additionalProperties" does not exclude them. Excludes types
   /// that no keyword of a schema without "type" is about.
   bool only_declared = false;
+  JsonNotation notation;
 };
 
 /// Reads a JSON schema (drafts 4 to 2020-12, and OpenAPI) into a definition. Returns the expression of its instances.
@@ -34,26 +37,35 @@ struct SchemaOptions {
 [[nodiscard]] Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
                                                       const SchemaOptions& options = {});
 
-/// A member of an object that a notation other than JSON writes, and the parts that its value consists of.
+/// Reads the schema of a call's arguments: of the objects that satisfy it, the outermost written as arguments are.
+/// Fails as parse_json_schema() does.
+[[nodiscard]] Result<ExpressionPtr> parse_argument_schema(std::string_view schema, Definition& definition,
+                                                          const SchemaOptions& options);
+
+/// A member of arguments that are written one by one, and the parts that its value consists of.
 struct SchemaMember {
-  std::optional<std::string> name;        ///< nothing: any of the names that `key` has
-  RuleIndex rule = 0;                     ///< stands where the member may be written; the caller defines it
-  ExpressionPtr key;                      ///< the characters of the name
-  ExpressionPtr text;                     ///< the characters of strings; null if the value is none
-  std::vector<std::string> listed_texts;  ///< strings that the schema lists
-  bool is_any_text = false;               ///< strings have no conditions
-  ExpressionPtr others;                   ///< JSON of values that are no strings; null if there are none
-  ExpressionPtr json;                     ///< JSON of all values
+  std::optional<std::string> name;  ///< nothing: any of the names that `key` has
+  RuleIndex rule = 0;               ///< stands where the member may be written; the caller defines it
+  ExpressionPtr key;                ///< the characters of the name
+  bool is_any_text = false;         ///< strings have no conditions, or such as take too many states
+  ExpressionPtr text;               ///< the characters of strings with conditions; null if there are none
+  ExpressionPtr json;               ///< JSON of the other values; null if there are none
 };
 
-/// Reads the schema of an object that a notation other than JSON writes. Returns its members one after another, with
-/// nothing between and around them, and appends each to `members`. Names that the schema does not list match
-/// `key_pattern`. Fails as parse_json_schema() does.
+/// How arguments are written one by one.
+struct MemberSyntax {
+  std::string key_pattern;  ///< a regular expression of the names that the schema does not list
+  /// Returns whether the strings of a member stand without quotes. Else they are JSON.
+  std::function<bool(const std::optional<std::string>& name)> has_texts;
+};
+
+/// Reads the schema of arguments that are written one by one. Returns them one after another, with nothing between and
+/// around them, and appends each to `members`. Fails as parse_json_schema() does.
 [[nodiscard]] Result<ExpressionPtr> parse_member_schema(std::string_view schema, Definition& definition,
-                                                        const SchemaOptions& options, std::string_view key_pattern,
+                                                        const SchemaOptions& options, const MemberSyntax& syntax,
                                                         std::vector<SchemaMember>& members);
 
 /// Returns the expression of any JSON object.
-[[nodiscard]] ExpressionPtr any_json_object(Definition& definition);
+[[nodiscard]] ExpressionPtr any_json_object(Definition& definition, const JsonNotation& notation = {});
 
 }  // namespace millrace::grammar

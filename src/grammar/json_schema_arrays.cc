@@ -121,11 +121,11 @@ class ArrayReader {
     ExpressionPtr rest = space;
     if (further != nullptr && (!max_ || *max_ > count)) {
       const std::optional<uint32_t> more = max_ ? std::optional(*max_ - count) : std::nullopt;
-      ExpressionPtr item = sequence({literal(","), space, further});
+      ExpressionPtr item = sequence({parts_.rules.comma(), further});
       rest = sequence({parts_.rules.repeated(item, std::max(min, count) - count, more), rest});
     }
     for (uint32_t i = count; i-- > 0;) {
-      ExpressionPtr item = i == 0 ? known[i] : sequence({literal(","), space, known[i]});
+      ExpressionPtr item = i == 0 ? known[i] : sequence({parts_.rules.comma(), known[i]});
       ExpressionPtr with = sequence({std::move(item), rest});
       // The space before the bracket follows an item. In an empty array it has followed the other bracket.
       if (i >= min) with = i == 0 ? optional(std::move(with)) : choice({std::move(with), space});
@@ -154,7 +154,7 @@ class ArrayReader {
     NetworkBuilder network;
     const ExpressionPtr nothing = literal("");
     const ExpressionPtr space = parts_.rules.space();
-    const ExpressionPtr comma = sequence({literal(","), space});
+    const ExpressionPtr comma = parts_.rules.comma();
     std::map<Position, uint32_t> nodes;  // after the items so far
     std::vector<Position> open;
     std::map<std::pair<uint32_t, uint32_t>, ExpressionPtr> made;  // by position and wanted items that it is
@@ -211,35 +211,36 @@ class ArrayReader {
     JsonSet set;
     set.min = array_.min;
     set.max = max_;
-    for (const std::string& value : *values)
-      set.members.push_back({.ways = {{literal(value), 0}}, .is_required = false});
-    const ExpressionPtr space = parts_.rules.space();
+    for (const ExpressionPtr& value : *values) set.members.push_back({.ways = {{value, 0}}, .is_required = false});
     const uint32_t nodes = take_set_nodes(set, parts_);
-    return set_network(set, sequence({literal(","), space}), space, nodes, parts_.definition);
+    return set_network(set, parts_.rules.comma(), parts_.rules.space(), nodes, parts_.definition);
   }
 
-  /// Returns the values of the items as JSON if they are few.
-  [[nodiscard]] std::optional<std::vector<std::string>> few_values(const std::vector<SchemaTerm>& terms) const {
+  /// Returns the values of the items if they are few.
+  [[nodiscard]] std::optional<std::vector<ExpressionPtr>> few_values(const std::vector<SchemaTerm>& terms) const {
     if (terms.empty()) return std::nullopt;
-    std::vector<std::string> values;
-    const auto add = [&](const std::string& value) {
+    std::vector<ExpressionPtr> values;
+    const auto add = [&](ExpressionPtr value) {
       if (values.size() > kMaxDistinctValues) return;  // too many already
-      if (std::ranges::find(values, value) == values.end()) values.push_back(value);
+      if (std::ranges::find(values, value->text,
+                            [](const ExpressionPtr& known) { return std::string_view(known->text); }) == values.end())
+        values.push_back(std::move(value));
     };
+    const JsonNotation& notation = parts_.rules.notation();
     for (const SchemaCase& each : parts_.cases.cases_of(terms)) {
       if (each.listed) {
-        for (const JsonValue value : *each.listed) add(to_json(value));
+        for (const JsonValue value : *each.listed) add(literal(parts_.rules.writer().value(value)));
         continue;
       }
       if ((each.types & ~(kNullType | kTrueType | kFalseType | kWholeType)) != 0) return std::nullopt;
       if ((each.types & kWholeType) != 0) {
         const auto numbers = few_whole_numbers(each.number);
         if (!numbers) return std::nullopt;
-        for (const std::string& number : *numbers) add(number);
+        for (const std::string& number : *numbers) add(literal(number));
       }
-      if ((each.types & kNullType) != 0) add("null");
-      if ((each.types & kTrueType) != 0) add("true");
-      if ((each.types & kFalseType) != 0) add("false");
+      if ((each.types & kNullType) != 0) add(literal(notation.null_word));
+      if ((each.types & kTrueType) != 0) add(literal(notation.true_word));
+      if ((each.types & kFalseType) != 0) add(literal(notation.false_word));
     }
     if (values.size() > kMaxDistinctValues) return std::nullopt;
     return values;

@@ -32,25 +32,20 @@ class ObjectReader {
       fail_at(object_.unnamed->path, "the keyword 'unevaluatedProperties' is not supported together with 'not'");
     }
     read_witnesses();
-    for (const ObjectConditions::Source& source : object_.sources) {
-      for (const JsonMember& property : source.properties) add_member(property.key);
-    }
-    for (const auto& [name, term] : object_.members) add_member(name);
-    for (const std::string_view name : object_.required) add_member(name);
-    for (const std::string_view name : object_.forbidden) add_member(name);
+    find_names();
+    for (const std::string_view name : known_) add_member(name);
     set_.min = object_.min;
     set_.max = object_.max;
-    set_.may_repeat = notation_ == nullptr;
+    set_.may_repeat = notation_ == nullptr && !parts_.rules.notation().sorts_keys;
     if (is_impossible_) return choice({});
     add_others();
+    const uint32_t nodes = take_set_nodes(set_, parts_);
     if (notation_ != nullptr) {
-      const ExpressionPtr nothing = literal("");
-      return set_network(set_, nothing, nothing, take_set_nodes(set_, parts_), parts_.definition);
+      return set_network(set_, notation_->separator, literal(""), nodes, parts_.definition);
     }
     const ExpressionPtr space = parts_.rules.space();
-    const ExpressionPtr comma = sequence({literal(","), space});
-    const uint32_t nodes = take_set_nodes(set_, parts_);
-    return sequence({literal("{"), space, set_network(set_, comma, space, nodes, parts_.definition), literal("}")});
+    ExpressionPtr members = set_network(set_, parts_.rules.comma(), space, nodes, parts_.definition);
+    return sequence({literal("{"), space, std::move(members), literal("}")});
   }
 
  private:
@@ -78,16 +73,28 @@ class ObjectReader {
     ExpressionPtr& member = parts_.members[{names.identity(), keys_of(terms, parts_.document)}];
     if (member != nullptr) return member;
     ExpressionPtr value = terms.empty() ? parts_.rules.value() : parts_.read(std::move(terms));
-    ExpressionPtr key = names.one ? JsonRules::quoted(*names.one) : parts_.rules.string_of(*names.others);
-    member = reference(parts_.definition.add(
-        "a member", sequence({std::move(key), literal(":"), parts_.rules.space(), std::move(value)})));
+    ExpressionPtr key = at_position(
+        path_, [&] { return names.one ? parts_.rules.key(*names.one) : parts_.rules.key(*names.others, work_); });
+    member = reference(parts_.definition.add("a member", sequence({std::move(key), std::move(value)})));
     return member;
   }
 
+  /// Finds the names that the schemas know, each once.
+  void find_names() {
+    const auto add = [this](std::string_view name) {
+      work_.spend(kMemberSteps + known_.size() / 8);
+      if (std::ranges::find(known_, name) == known_.end()) known_.push_back(name);
+    };
+    for (const ObjectConditions::Source& source : object_.sources) {
+      for (const JsonMember& property : source.properties) add(property.key);
+    }
+    for (const auto& [name, term] : object_.members) add(name);
+    for (const std::string_view name : object_.required) add(name);
+    for (const std::string_view name : object_.forbidden) add(name);
+    if (parts_.rules.notation().sorts_keys) std::ranges::sort(known_);
+  }
+
   void add_member(std::string_view name) {
-    work_.spend(kMemberSteps + known_.size() / 8);
-    if (std::ranges::find(known_, name) != known_.end()) return;
-    known_.push_back(name);
     const bool is_required = std::ranges::find(object_.required, name) != object_.required.end();
     auto terms = terms_of_member(object_, name, parts_.document);
     const bool is_allowed =

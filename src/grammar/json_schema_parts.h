@@ -14,9 +14,10 @@
 
 namespace millrace::grammar {
 
-/// How the members of an object are written in a notation other than JSON.
+/// How the members of the outermost object are written where they differ from those of others.
 struct MemberNotation {
-  TextLanguage keys;  ///< of the members that no schema names
+  TextLanguage keys;        ///< of the members that no schema names
+  ExpressionPtr separator;  ///< between members
   /// Returns a member of the name, or of any name that `key` has.
   std::function<ExpressionPtr(std::optional<std::string_view> name, ExpressionPtr key, std::vector<SchemaTerm>)> write;
 };
@@ -34,15 +35,14 @@ struct SchemaParts {
   bool only_declared = false;  ///< as in SchemaOptions
 };
 
-/// Returns the object in JSON, or its members alone in another notation.
+/// Returns the object, or its members alone in a notation of theirs.
 [[nodiscard]] ExpressionPtr object_expression(const ObjectConditions& object, const std::string& path,
                                               SchemaParts& parts, const MemberNotation* notation = nullptr);
 [[nodiscard]] ExpressionPtr array_expression(const ArrayConditions& array, SchemaParts& parts);
+/// Returns the strings as `rules` write them, which may be others than those of `parts`. Null as
+/// JsonRules::string_of().
 [[nodiscard]] ExpressionPtr string_expression(const StringConditions& string, const std::string& path,
-                                              SchemaParts& parts);
-/// Returns the characters of the strings that satisfy the conditions, as an expression or as a language.
-[[nodiscard]] ExpressionPtr text_expression(const StringConditions& string, const std::string& path,
-                                            SchemaParts& parts);
+                                              SchemaParts& parts, JsonRules& rules);
 [[nodiscard]] TextLanguage string_language(const StringConditions& string, const std::string& path, SchemaParts& parts);
 /// `types` says whether numbers are whole or have a fraction.
 [[nodiscard]] ExpressionPtr number_expression(NumberConditions number, TypeSet types, const std::string& path,

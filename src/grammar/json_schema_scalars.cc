@@ -141,27 +141,16 @@ TextLanguage string_language(const StringConditions& string, const std::string& 
   return language;
 }
 
-ExpressionPtr text_expression(const StringConditions& string, const std::string& path, SchemaParts& parts) {
-  if (string.max && *string.max < string.min) return choice({});
-  const auto write = [](const CharSet& chars) { return one_of(chars); };
-  if (string.patterns.empty() && string.formats.empty() && string.excluded.empty()) {
-    return parts.rules.repeated(one_of(CharSet(0, CharSet::kMaxCodePoint)), string.min, string.max);
-  }
-  if (ExpressionPtr only = only_expression(string, path, parts)) return only;
-  const TextLanguage language = string_language(string, path, parts);
-  at_position(path, [&] { parts.document.work().spend(language.state_count() * kWriteSteps); });
-  return language.expression(write);
-}
-
-ExpressionPtr string_expression(const StringConditions& string, const std::string& path, SchemaParts& parts) {
+ExpressionPtr string_expression(const StringConditions& string, const std::string& path, SchemaParts& parts,
+                                JsonRules& rules) {
   if (string.max && *string.max < string.min) return choice({});
   if (string.patterns.empty() && string.formats.empty() && string.excluded.empty()) {
-    return parts.rules.string_of(string.min, string.max);
+    return rules.string_of(string.min, string.max);
   }
-  if (const ExpressionPtr only = only_expression(string, path, parts)) return parts.rules.string_of(*only);
+  if (const ExpressionPtr only = only_expression(string, path, parts)) return rules.string_of(*only);
   const TextLanguage language = string_language(string, path, parts);
   at_position(path, [&] { parts.document.work().spend(language.state_count() * kWriteSteps); });
-  return parts.rules.string_of(language);
+  return rules.string_of(language);
 }
 
 ExpressionPtr number_expression(NumberConditions number, TypeSet types, const std::string& path, SchemaParts& parts) {

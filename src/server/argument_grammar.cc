@@ -6,6 +6,7 @@
 #include "grammar/json_rules.h"
 #include "grammar/lark.h"
 #include "grammar/regex_parser.h"
+#include "text/tool_calls/literal_arguments.h"
 
 namespace millrace::server {
 namespace {
@@ -23,56 +24,60 @@ Result<grammar::Definition> read_input(const openai::InputGrammar& input) {
   return definition;
 }
 
+grammar::JsonNotation notation_of(const text::LiteralDialect& dialect) {
+  const bool is_python = dialect.quote.empty();
+  return {.has_escapes = is_python,
+          .quote = is_python ? "\"" : dialect.quote,
+          .has_space = false,
+          .separator = dialect.separator,
+          .colon = is_python ? ": " : ":",
+          .bare_keys = text::kBareKey,
+          .true_word = dialect.true_word,
+          .false_word = dialect.false_word,
+          .null_word = dialect.null_word,
+          .sorts_keys = dialect.sorts_keys,
+          .has_keyword_arguments = is_python};
+}
+
 }  // namespace
 
 ArgumentGrammar::ArgumentGrammar(const text::ToolCallSyntax& syntax, grammar::Definition& definition)
     : definition_(definition) {
   if (syntax.notation == text::ArgumentNotation::kParameters) parameters_.emplace(syntax, definition);
-  if (syntax.notation == text::ArgumentNotation::kLiterals) literals_.emplace(*syntax.dialect, definition);
-  if (!syntax.cuts.empty()) uncut_.emplace(syntax.value_ends(), definition);
+  if (syntax.dialect != nullptr) notation_ = notation_of(*syntax.dialect);
+  std::vector<std::string_view> ends = syntax.value_ends();
+  if (!notation_.has_escapes) ends = {notation_.quote};
+  if (!ends.empty()) notation_.uncut = &uncut_.emplace(std::move(ends));
 }
 
-template <class Make>
-Result<ExpressionPtr> ArgumentGrammar::json(const Make& make) {
-  if (!uncut_) return make(definition_);
-  grammar::Definition source;
-  Result<ExpressionPtr> root = make(source);
-  if (root.has_error()) return root;
-  return uncut_->json(source, *root);
-}
-
-Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, const grammar::SchemaOptions& options) {
+Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, grammar::SchemaOptions options) {
   const auto document = JsonDocument::parse(tool.parameters);
   if (document.has_error() || !document->root().is_object()) {
     return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
   }
-  if (parameters_) return parameters_->of(tool.parameters, options);
-  if (!literals_) {
-    return json([&](auto& target) { return grammar::parse_json_schema(tool.parameters, target, options); });
-  }
-  // What JSON could not enforce is refused here too.
-  grammar::Definition as_json;
-  const auto read = grammar::parse_json_schema(tool.parameters, as_json, options);
-  if (read.has_error()) return read.error();
-  return literals_->of(document->root());
+  options.notation = notation_;
+  auto arguments = parameters_ ? parameters_->of(tool.parameters, options)
+                               : grammar::parse_argument_schema(tool.parameters, definition_, options);
+  // The caller gives up the rules of a schema that is refused.
+  if (arguments.has_error() && uncut_) uncut_->forget_shared();
+  return arguments;
 }
 
 Result<ExpressionPtr> ArgumentGrammar::of_input(const openai::InputGrammar& input) {
   const auto source = read_input(input);
   if (source.has_error()) return source.error();
-  if (parameters_) return parameters_->of_input(*source);
-  if (literals_) return literals_->of_input(*source);
-  return json([&](grammar::Definition& target) -> Result<ExpressionPtr> {
-    grammar::JsonRules rules(target);
-    return sequence({literal("{"), rules.space(), literal("\"input\":"), rules.space(), rules.string_of(*source),
-                     rules.space(), literal("}")});
-  });
+  grammar::JsonNotation notation = notation_;
+  if (parameters_) notation = {.has_escapes = false, .quote = "", .uncut = notation_.uncut};
+  grammar::JsonRules rules(definition_, notation);
+  auto text = rules.string_of(*source);
+  if (text.has_error()) return text;
+  if (parameters_) return parameters_->of_input(std::move(*text));
+  return rules.arguments_of(
+      sequence({literal(rules.writer().argument_key("input")), rules.space(), std::move(*text), rules.space()}));
 }
 
 ExpressionPtr ArgumentGrammar::any() {
-  if (parameters_) return parameters_->any();
-  if (literals_) return literals_->any();
-  return *json([](grammar::Definition& target) -> Result<ExpressionPtr> { return grammar::any_json_object(target); });
+  return parameters_ ? parameters_->any() : grammar::any_json_object(definition_, notation_);
 }
 
 }  // namespace millrace::server

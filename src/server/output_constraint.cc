@@ -10,9 +10,9 @@
 #include "grammar/json_schema.h"
 #include "grammar/json_schema_types.h"
 #include "grammar/regex_parser.h"
+#include "grammar/uncut_values.h"
 #include "grammar/until_tag.h"
 #include "server/argument_grammar.h"
-#include "server/uncut_values.h"
 
 namespace millrace::server {
 namespace {
@@ -72,18 +72,14 @@ class GrammarBuilder {
  private:
   /// Returns JSON content, which holds no word that ends a message.
   Result<ExpressionPtr> parse_json_format(const ResponseFormat& format) {
-    const bool is_schema = format.kind == ResponseFormat::Kind::kJsonSchema;
-    const auto parse = [&](Definition& target) -> Result<ExpressionPtr> {
-      return is_schema ? grammar::parse_json_schema(format.texts[0], target) : grammar::any_json_object(target);
-    };
     const bool has_reasoning = constraint_.reasoning != ReasoningMode::kNone;
     const bool is_harmony = (has_reasoning && constraint_.reasoning_format == text::ReasoningFormat::kHarmony) ||
                             (constraint_.calls && constraint_.calls->format == text::ToolFormat::kHarmony);
-    if (!is_harmony) return parse(definition_);
-    Definition source;
-    Result<ExpressionPtr> root = parse(source);
-    if (root.has_error()) return root;
-    return UncutValues({text::kHarmonyEnds.begin(), text::kHarmonyEnds.end()}, definition_).json(source, *root);
+    grammar::UncutValues uncut({text::kHarmonyEnds.begin(), text::kHarmonyEnds.end()});
+    grammar::JsonNotation notation;
+    if (is_harmony) notation.uncut = &uncut;
+    if (format.kind != ResponseFormat::Kind::kJsonSchema) return grammar::any_json_object(definition_, notation);
+    return grammar::parse_json_schema(format.texts[0], definition_, {.notation = notation});
   }
 
   Result<ExpressionPtr> parse_response_format(const ResponseFormat& format) {

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-#include <string>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "grammar/char_set.h"
-#include "grammar/copy_rules.h"
 #include "grammar/until_tag.h"
 #include "text/tool_calls/partial_match.h"
 
@@ -32,37 +30,37 @@ constexpr size_t kMaxKeyBytes = 1000;
 }  // namespace
 
 ParameterGrammar::ParameterGrammar(const text::ToolCallSyntax& syntax, grammar::Definition& definition)
-    : tags_(*syntax.tags),
-      value_ends_(syntax.value_ends()),
-      values_(value_ends_, definition),
-      definition_(definition),
-      free_text_(definition.add("a text")) {
-  const std::string_view tag = value_ends_.front();
-  const size_t end = tags_.value_end.find(tag) + tag.size();
-  definition.rules[free_text_].expression = grammar::until_tag(value_ends_, literal(tags_.value_end.substr(end)));
+    : tags_(*syntax.tags), definition_(definition), free_text_(definition.add("a text")) {
+  const std::vector<std::string_view> ends = syntax.value_ends();
+  const size_t end = tags_.value_end.find(ends.front()) + ends.front().size();
+  definition.rules[free_text_].expression = grammar::until_tag(ends, literal(tags_.value_end.substr(end)));
 }
 
 Result<ExpressionPtr> ParameterGrammar::of(std::string_view schema, const SchemaOptions& options) {
-  grammar::Definition source;
-  std::vector<grammar::SchemaMember> members;
-  auto root = grammar::parse_member_schema(schema, source, options, key_pattern(), members);
-  if (root.has_error()) return root.error();
   const std::string tool;
   text::ParameterTypes types;
   types.add(tool, schema);
-  std::map<grammar::RuleIndex, grammar::RuleIndex> rules;
+  const auto types_of = [&](const std::optional<std::string>& name) {
+    return name ? types.of(tool, *name) : types.of_others(tool);
+  };
+  const grammar::MemberSyntax syntax{.key_pattern = key_pattern(), .has_texts = [&](const auto& name) {
+                                       return tags_.has_string_attribute || types_of(name).text;
+                                     }};
+  std::vector<grammar::SchemaMember> members;
+  auto root = grammar::parse_member_schema(schema, definition_, options, syntax, members);
+  if (root.has_error()) return root;
   for (const grammar::SchemaMember& member : members) {
-    auto written = parameter(member, member.name ? types.of(tool, *member.name) : types.of_others(tool), source);
-    if (written.has_error()) return written.error();
-    rules[member.rule] = definition_.add("a parameter", std::move(*written));
+    if (member.name && !can_write_key(*member.name)) {
+      return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have a parameter '{}'",
+                        std::string_view(*member.name).substr(0, 64));
+    }
+    definition_.rules[member.rule].expression = parameter(member, types_of(member.name));
   }
-  return grammar::copy_rules(source, *root, definition_, rules);
+  return root;
 }
 
-Result<ExpressionPtr> ParameterGrammar::of_input(const grammar::Definition& source) {
-  auto text = values_.input(source);
-  if (text.has_error()) return text.error();
-  return sequence({literal(fmt::format("{}input{}{}", tags_.open, tags_.key_end, tags_.value_open)), std::move(*text),
+ExpressionPtr ParameterGrammar::of_input(ExpressionPtr text) {
+  return sequence({literal(fmt::format("{}input{}{}", tags_.open, tags_.key_end, tags_.value_open)), std::move(text),
                    literal(tags_.value_end)});
 }
 
@@ -86,42 +84,19 @@ bool ParameterGrammar::can_write_key(std::string_view key) const {
          (std::string(key) + std::string(tags_.key_end)).find(tags_.key_end) == key.size();
 }
 
-Result<ExpressionPtr> ParameterGrammar::parameter(const grammar::SchemaMember& member, const text::ValueTypes& types,
-                                                  grammar::Definition& source) {
-  if (member.name && !can_write_key(*member.name)) {
-    return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have a parameter '{}'",
-                      std::string_view(*member.name).substr(0, 64));
-  }
+ExpressionPtr ParameterGrammar::parameter(const grammar::SchemaMember& member, const text::ValueTypes& types) const {
   std::vector<ExpressionPtr> ways;
-  const bool is_text = member.text != nullptr && (types.text || tags_.has_string_attribute);
-  if (is_text) {
-    auto text = text_value(member, source);
-    if (text.has_error()) return text.error();
-    ways.push_back(sequence({literal(tags_.value_open), std::move(*text)}));
+  if (member.is_any_text) {
+    ways.push_back(sequence({literal(tags_.value_open), grammar::reference(free_text_)}));
+  } else if (member.text != nullptr) {
+    ways.push_back(sequence({literal(tags_.value_open), member.text, literal(tags_.value_end)}));
   }
-  if (tags_.has_string_attribute) {
-    if (member.others)
-      ways.push_back(sequence({literal(kNoStringOpen), values_.json(source, member.others), literal(tags_.value_end)}));
-  } else if (!types.text) {
-    ways.push_back(sequence({literal(tags_.value_open), values_.json(source, member.json), literal(tags_.value_end)}));
-  } else if (member.others && types.has_others_than_text()) {
-    ways.push_back(
-        sequence({literal(tags_.value_open), values_.json(source, member.others), literal(tags_.value_end)}));
+  const bool has_json = tags_.has_string_attribute || !types.text || types.has_others_than_text();
+  if (has_json && member.json != nullptr) {
+    const std::string_view open = tags_.has_string_attribute ? kNoStringOpen : tags_.value_open;
+    ways.push_back(sequence({literal(open), member.json, literal(tags_.value_end)}));
   }
   return sequence({literal(tags_.open), member.key, literal(tags_.key_end), choice(std::move(ways))});
-}
-
-Result<ExpressionPtr> ParameterGrammar::text_value(const grammar::SchemaMember& member, grammar::Definition& source) {
-  if (member.is_any_text) return grammar::reference(free_text_);
-  for (const std::string& text : member.listed_texts) {
-    const auto is_in_text = [&text](std::string_view tag) { return text.find(tag) != std::string::npos; };
-    if (std::ranges::any_of(value_ends_, is_in_text)) {
-      return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have the value '{}' of '{}'",
-                        std::string_view(text).substr(0, 64), member.name.value_or("").substr(0, 64));
-    }
-  }
-  ExpressionPtr text = values_.text(source, member.text);
-  return text == nullptr ? grammar::reference(free_text_) : sequence({std::move(text), literal(tags_.value_end)});
 }
 
 }  // namespace millrace::server

@@ -1,12 +1,11 @@
 #pragma once
 
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "grammar/expression.h"
 #include "grammar/json_schema.h"
-#include "server/uncut_values.h"
 #include "text/tool_calls/parameter_types.h"
 #include "text/tool_calls/tool_formats.h"
 
@@ -22,23 +21,19 @@ class ParameterGrammar {
   /// Returns the arguments that the schema of a tool allows. A text obeys its bounds and patterns unless that takes too
   /// many states.
   [[nodiscard]] Result<grammar::ExpressionPtr> of(std::string_view schema, const grammar::SchemaOptions& options);
-  /// Returns the argument `input` alone, a text of another definition.
-  [[nodiscard]] Result<grammar::ExpressionPtr> of_input(const grammar::Definition& source);
+  /// Returns the argument `input` alone, of which `text` are the characters.
+  [[nodiscard]] grammar::ExpressionPtr of_input(grammar::ExpressionPtr text);
   /// Returns the arguments of a tool without a schema.
   [[nodiscard]] grammar::ExpressionPtr any();
 
  private:
   [[nodiscard]] std::string key_pattern() const;
   [[nodiscard]] bool can_write_key(std::string_view key) const;
-  /// Returns a member of the schema that `source` was read from. The parser reads its value as one of `types`.
-  [[nodiscard]] Result<grammar::ExpressionPtr> parameter(const grammar::SchemaMember& member,
-                                                         const text::ValueTypes& types, grammar::Definition& source);
-  /// Returns a text and what ends it.
-  [[nodiscard]] Result<grammar::ExpressionPtr> text_value(const grammar::SchemaMember& member,
-                                                          grammar::Definition& source);
+  /// Returns a member whose value the parser reads as one of `types`.
+  [[nodiscard]] grammar::ExpressionPtr parameter(const grammar::SchemaMember& member,
+                                                 const text::ValueTypes& types) const;
+
   const text::ParameterTags& tags_;
-  const std::vector<std::string_view> value_ends_;
-  UncutValues values_;
   grammar::Definition& definition_;
   const grammar::RuleIndex free_text_;  // any text and what ends it
 };

@@ -97,7 +97,6 @@ TEST_CASE("literals follow the schema of their tool") {
   CHECK(!matches(python, R"py([f(name="a", kind="b")])py"));
   const auto gemma = grammar_of(calling(ToolFormat::kGemma4, {tool("f", schema)}));
   const std::string q = "<|\"|>";
-  // Members are in the order of their names.
   CHECK(matches(gemma, "<|tool_call>call:f{flags:[true],kind:" + q + "a" + q + ",name:" + q + "x \"y\"" + q +
                            ",next:{next:null}}<tool_call|>"));
   CHECK(!matches(gemma, "<|tool_call>call:f{flags:[1],name:" + q + "x" + q + "}<tool_call|>"));
@@ -336,7 +335,8 @@ TEST_CASE("long strings with bounds in JSON keep their bounds") {
     return fmt::format("<tool_call>\n<function=f>\n<parameter=at>\n[\"{}\"]\n</parameter>\n</function>\n</tool_call>",
                        text);
   };
-  CHECK(matches(grammar, call("\\u003cp>" + std::string(4997, 'x'))));
+  CHECK(matches(grammar, call("<p>\\u003c/p><\\/p>" + std::string(4989, 'x'))));
+  CHECK_FALSE(matches(grammar, call("<p>\\u003c/p><\\/p>" + std::string(4990, 'x'))));
   CHECK_FALSE(matches(grammar, call(std::string(5001, 'x'))));
   CHECK_FALSE(matches(grammar, call("x</parameter>")));
 }
@@ -366,7 +366,8 @@ TEST_CASE("a choice that its end would cut is refused") {
   const char* schema = R"({"type":"object","properties":{"a":{"enum":["x","y</parameter>z"]}}})";
   const auto refused = build_grammar(calling(ToolFormat::kQwen3Coder, {tool("f", schema)}), SchemaEnforcement::kAll);
   CHECK(refused.error().message ==
-        "tools[0].function.parameters: calls of this model cannot have the value 'y</parameter>z' of 'a'");
+        "tools[0].function.parameters: schema.properties.a: calls of this model cannot have the value "
+        "'y</parameter>z'");
 }
 
 TEST_CASE("a lax tool that cannot be written leaves the others") {

@@ -35,10 +35,6 @@ bool is_key_char(char c) {
 
 }  // namespace
 
-bool is_bare_key(std::string_view key) {
-  return !key.empty() && std::ranges::all_of(key, is_key_char);
-}
-
 LiteralArguments::LiteralArguments(const LiteralDialect& dialect, std::string tool,
                                    std::shared_ptr<const ParameterTypes> types)
     : dialect_(dialect),

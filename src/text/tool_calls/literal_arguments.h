@@ -12,8 +12,8 @@
 
 namespace millrace::text {
 
-/// Returns whether the parser reads a key that stands without quotes.
-[[nodiscard]] bool is_bare_key(std::string_view key);
+/// A regular expression of the keys that the parser reads without quotes.
+inline constexpr std::string_view kBareKey = "[-A-Za-z0-9_.$@/\\u{80}-\\u{10FFFF}]+";
 
 /// Turns arguments in a language of literals, such as Python's keyword arguments, into JSON. Emits strings as they
 /// come, and other values at their end. A word that is no value of JSON becomes a string.

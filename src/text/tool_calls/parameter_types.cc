@@ -1,5 +1,6 @@
 #include "text/tool_calls/parameter_types.h"
 
+#include <initializer_list>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -89,8 +90,8 @@ class ToolSchema {
  public:
   explicit ToolSchema(JsonValue root) : root_(root) {}
 
-  /// Returns `schema`, what it refers to and what it combines, each once.
-  std::vector<JsonValue> parts_of(JsonValue schema) {
+  /// Returns `schema`, what it refers to, what it combines, and its `branches`, each once.
+  std::vector<JsonValue> parts_of(JsonValue schema, std::initializer_list<const char*> branches = {}) {
     std::vector<JsonValue> parts;
     std::unordered_set<const void*> known;
     const auto add = [&](JsonValue part) {
@@ -105,6 +106,7 @@ class ToolSchema {
       // A list of values says all.
       if (part["enum"].is_array() || !part["const"].is_missing()) continue;
       add(referred(part["$ref"]));
+      for (const char* branch : branches) add(part[branch]);
       for (const char* list : {"allOf", "anyOf", "oneOf"}) {
         JsonArray combined;
         if (!part[list].get(combined)) continue;
@@ -203,15 +205,25 @@ void ParameterTypes::add(const std::string& tool, std::string_view schema) {
   const auto document = JsonDocument::parse(schema);
   if (document.has_error()) return;
   ToolSchema tool_schema(document->root());
-  for (const JsonValue part : tool_schema.parts_of(document->root())) {
+  for (const JsonValue part : tool_schema.parts_of(document->root(), {"then", "else"})) {
     const JsonValue additional = part["additionalProperties"];
-    if (additional.is_object()) merge(additional_[tool], tool_schema.types_of(additional));
+    if (additional.is_object()) add_others(tool, tool_schema.types_of(additional));
     JsonObject properties;
+    if (part["patternProperties"].get(properties)) {
+      for (const auto& [pattern, property] : properties) add_others(tool, tool_schema.types_of(property));
+    }
     if (!part["properties"].get(properties)) continue;
     for (const auto& [key, property] : properties) {
       merge(types_[{tool, std::string(key)}], tool_schema.types_of(property));
     }
   }
+}
+
+/// Adds types of parameters without a name. Those are texts where schemas differ, since no pattern is matched here.
+void ParameterTypes::add_others(const std::string& tool, const ValueTypes& types) {
+  const auto [entry, is_new] = additional_.try_emplace(tool, types);
+  if (is_new || types.is_any() || entry->second == types) return;
+  entry->second = entry->second.is_any() ? types : kTextOnly;
 }
 
 ValueTypes ParameterTypes::of(const std::string& tool, const std::string& parameter) const {

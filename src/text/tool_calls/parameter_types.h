@@ -38,6 +38,8 @@ class ParameterTypes {
   [[nodiscard]] ValueTypes of_others(const std::string& tool) const;
 
  private:
+  void add_others(const std::string& tool, const ValueTypes& types);
+
   std::map<std::pair<std::string, std::string>, ValueTypes> types_;
   std::map<std::string, ValueTypes> additional_;  // of the parameters that a tool's properties do not name
 };

@@ -1,17 +1,15 @@
-#include "server/uncut_values.h"
+#include "grammar/uncut_values.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/check.h"
-#include "grammar/copy_rules.h"
 #include "grammar/without_tags.h"
 
-namespace millrace::server {
+namespace millrace::grammar {
 namespace {
-
-using grammar::ExpressionPtr;
 
 /// Limits the steps of one value, and of all together. A step takes about ten states of the automaton.
 constexpr size_t kMaxValueEdges = 5'000;
@@ -44,40 +42,50 @@ std::string_view first_half(std::string_view text) {
 
 }  // namespace
 
-UncutValues::UncutValues(Tags tags, grammar::Definition& definition)
-    : tags_(std::move(tags)), common_part_(common_part(tags_)), definition_(definition) {
+UncutValues::UncutValues(Tags tags) : tags_(std::move(tags)), common_part_(common_part(tags_)) {
   CHECK(!common_part_.empty(), "what ends a value has a part in common");
 }
 
-ExpressionPtr UncutValues::text(grammar::Definition& source, const ExpressionPtr& text) {
-  if (ExpressionPtr whole = without(tags_, source, text)) return whole;
-  return without({common_part_}, source, text);
+bool UncutValues::has_tag(std::string_view text) const {
+  return std::ranges::any_of(tags_, [text](std::string_view tag) { return text.find(tag) != std::string_view::npos; });
 }
 
-ExpressionPtr UncutValues::json(grammar::Definition& source, const ExpressionPtr& json) {
-  ExpressionPtr value = text(source, json);
+std::string UncutValues::escaped(std::string json) const {
+  for (const std::string_view tag : tags_) {
+    const std::string escape = fmt::format("\\u{:04x}", static_cast<unsigned>(tag.front()));
+    for (size_t at = json.find(tag); at != std::string::npos; at = json.find(tag, at)) json.replace(at, 1, escape);
+  }
+  return json;
+}
+
+ExpressionPtr UncutValues::text(const Definition& source, Definition& target) {
+  ExpressionPtr text = without(tags_, source, target);
+  if (text != nullptr || tags_.size() == 1) return text;
+  return without({common_part_}, source, target);
+}
+
+ExpressionPtr UncutValues::json(const Definition& source, Definition& target) {
+  ExpressionPtr value = text(source, target);
   std::string_view tag = common_part_;
-  for (; value == nullptr && first_half(tag) != tag; tag = first_half(tag)) value = without({tag}, source, json);
+  for (; value == nullptr && first_half(tag) != tag; tag = first_half(tag)) value = without({tag}, source, target);
   if (value != nullptr) return value;
-  // One character takes no more steps than the value has.
-  if (auto shortest = grammar::without_tags(source, {&tag, 1}, definition_); shortest.has_value()) return *shortest;
-  std::map<grammar::RuleIndex, grammar::RuleIndex> rules;
-  return grammar::copy_rules(source, json, definition_, rules);
+  // One character takes no more steps than the string has.
+  auto shortest = without_tags(source, {&tag, 1}, target);
+  return shortest.has_value() ? std::move(*shortest) : nullptr;
 }
 
-Result<ExpressionPtr> UncutValues::input(const grammar::Definition& source) {
-  auto text = grammar::without_tags(source, tags_, definition_);
-  return text.has_error() ? grammar::without_tags(source, {&common_part_, 1}, definition_) : std::move(text);
+Result<ExpressionPtr> UncutValues::whole(const Definition& source, Definition& target) const {
+  auto text = without_tags(source, tags_, target);
+  return text.has_error() ? without_tags(source, {&common_part_, 1}, target) : std::move(text);
 }
 
-ExpressionPtr UncutValues::without(const Tags& tags, grammar::Definition& source, const ExpressionPtr& value) {
-  source.root = value;
+ExpressionPtr UncutValues::without(const Tags& tags, const Definition& source, Definition& target) {
   if (failure_count_ >= kMaxFailures) return nullptr;
   const size_t most = std::min(kMaxValueEdges, kMaxEdges - std::min(kMaxEdges, edge_count_));
-  auto text = grammar::without_tags(source, tags, definition_, most, &edge_count_);
+  auto text = without_tags(source, tags, target, most, &edge_count_);
   if (text.has_value()) return std::move(*text);
   ++failure_count_;
   return nullptr;
 }
 
-}  // namespace millrace::server
+}  // namespace millrace::grammar
