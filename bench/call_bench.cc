@@ -1,5 +1,5 @@
 // Measures what constrained tool calls cost in each format of calls: the states of the automaton, its compilation, and
-// the steps of the mask of each token, over a vocabulary of bytes. Outputs are random draws, the same on every machine.
+// the steps of the mask of each token. Outputs are random draws, the same on every machine.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -8,6 +8,7 @@
 
 #include "grammar/matcher.h"
 #include "server/output_constraint.h"
+#include "text/tokenizer/tokenizer.h"
 
 using namespace millrace;
 
@@ -60,30 +61,39 @@ server::OutputConstraint constraint_of(text::ToolFormat format, const Tools& too
   return constraint;
 }
 
-std::shared_ptr<const grammar::Vocabulary> byte_vocabulary() {
+/// Returns the tokens of a tokenizer, or bytes without one. The last ends an output.
+std::shared_ptr<const grammar::Vocabulary> vocabulary_of(const std::string& folder) {
   std::vector<std::string> texts;
-  for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
+  if (folder.empty()) {
+    for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
+  } else {
+    const auto tokenizer = text::Tokenizer::load(folder).value();
+    for (TokenId token = 0; token < static_cast<TokenId>(tokenizer->vocab_size()); ++token) {
+      texts.push_back(tokenizer->is_special(token) ? "" : tokenizer->token_bytes(token));
+    }
+  }
   texts.emplace_back();
   return std::make_shared<const grammar::Vocabulary>(texts);
 }
 
 /// Returns the mean steps of a token. Later outputs meet states that earlier ones have visited.
 double mean_steps(const std::shared_ptr<const grammar::Grammar>& grammar, uint64_t outputs) {
+  const auto end = static_cast<TokenId>(grammar->vocabulary().size() - 1);
   uint64_t steps = 0;
   uint64_t tokens = 0;
   for (uint64_t seed = 0; seed < outputs; ++seed) {
     std::mt19937_64 random(seed);
     grammar::Matcher matcher(grammar, true);
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 300; ++i) {
       grammar::WorkBudget budget(UINT64_MAX);
       (void)matcher.settle(budget);
       steps += budget.used();
       ++tokens;
       const auto allowed = matcher.allowed();
       if (allowed == nullptr || matcher.must_end()) break;
-      auto token = static_cast<TokenId>(random() % 257);
-      while (!allowed->contains(token)) token = (token + 1) % 257;
-      if (token == 256) break;
+      auto token = static_cast<TokenId>(random() % static_cast<uint64_t>(end + 1));
+      while (!allowed->contains(token)) token = (token + 1) % (end + 1);
+      if (token == end) break;
       matcher.append(token);
     }
   }
@@ -96,8 +106,10 @@ int main(int argc, char** argv) {
   CLI::App app("Costs of constrained tool calls in each format");
   uint64_t outputs = 30;
   app.add_option("--outputs", outputs, "outputs per format and list of tools");
+  std::string folder;
+  app.add_option("tokenizer", folder, "folder with a tokenizer; without one the vocabulary is the bytes");
   CLI11_PARSE(app, argc, argv);
-  const auto vocabulary = byte_vocabulary();
+  const auto vocabulary = vocabulary_of(folder);
   fmt::print("{:17}", "states, ms, steps");
   for (const Tools& tools : all_tools()) fmt::print(" | {:^22}", tools.name);
   fmt::print("\n");
@@ -107,7 +119,8 @@ int main(int argc, char** argv) {
     for (const Tools& tools : all_tools()) {
       const double begin = thread_ms();
       const auto definition = server::build_grammar(constraint_of(format, tools), server::SchemaEnforcement::kAll);
-      const auto grammar = grammar::Grammar::compile(definition.value(), vocabulary, {256});
+      const auto grammar =
+          grammar::Grammar::compile(definition.value(), vocabulary, {static_cast<TokenId>(vocabulary->size() - 1)});
       const double ms = thread_ms() - begin;
       if (grammar.has_error()) {
         fmt::print(" | {:22}", grammar.error().message.substr(0, 22));

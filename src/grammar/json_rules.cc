@@ -193,7 +193,6 @@ ExpressionPtr JsonRules::uncut_string(const Write& write) {
   notation.uncut = nullptr;
   Definition source;
   JsonRules rules(source, notation);
-  rules.is_source_ = true;
   source.root = write(rules);
   if (notation_.has_escapes) {
     // A tag may end with the quotation mark.
@@ -271,7 +270,6 @@ ExpressionPtr JsonRules::with_string_chars(const Expression& expression) {
 ExpressionPtr JsonRules::repeated(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max) {
   constexpr uint32_t kMaxSingles = 1024;
   constexpr uint32_t kBlock = 256;
-  if (is_source_) return nested_repeats(part, min, max, kMaxSingles / 2);
   if (max.value_or(min) <= kMaxSingles) return repeat(part, min, max);
   const ExpressionPtr block = reference(definition_.add("a block of repeats", repeat(part, kBlock, kBlock)));
   std::vector<ExpressionPtr> parts(min / kBlock, block);
@@ -295,26 +293,6 @@ ExpressionPtr JsonRules::repeated(const ExpressionPtr& part, uint32_t min, std::
   network.add_edge(node, NetworkBuilder::kEnd, repeat(part, 0, (*max - min) % kBlock));
   parts.push_back(std::move(network).build());
   return sequence(std::move(parts));
-}
-
-/// Returns repeats as blocks of blocks. A filter multiplies each block by the states before and after it.
-ExpressionPtr JsonRules::nested_repeats(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max,
-                                        uint32_t max_singles) {
-  constexpr uint32_t kBlock = 16;
-  if (max.value_or(min) <= max_singles) return repeat(part, min, max);
-  const ExpressionPtr block = reference(definition_.add("a block of repeats", repeat(part, kBlock, kBlock)));
-  const auto exactly = [&](uint32_t count) {
-    const uint32_t blocks = count / kBlock;
-    return sequence({nested_repeats(block, blocks, blocks, kBlock), repeat(part, count % kBlock, count % kBlock)});
-  };
-  if (!max) return sequence({exactly(min), repeat(part, 0)});
-  const uint32_t more = *max - min;
-  if (more < kBlock) return sequence({exactly(min), repeat(part, 0, more)});
-  // Fewer blocks than there may be, and less than one; or all, and what remains.
-  const uint32_t blocks = more / kBlock;
-  ExpressionPtr fewer = sequence({nested_repeats(block, 0, blocks - 1, kBlock), repeat(part, 0, kBlock - 1)});
-  ExpressionPtr all = sequence({nested_repeats(block, blocks, blocks, kBlock), repeat(part, 0, more % kBlock)});
-  return sequence({exactly(min), choice({std::move(fewer), std::move(all)})});
 }
 
 ExpressionPtr JsonRules::number() {

@@ -71,8 +71,6 @@ class JsonRules {
   template <class Write>
   [[nodiscard]] ExpressionPtr string_with(const Write& write);
   [[nodiscard]] ExpressionPtr members(const ExpressionPtr& member);
-  [[nodiscard]] ExpressionPtr nested_repeats(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max,
-                                             uint32_t max_singles);
   /// Returns the rule of this name. `make` makes it on first use.
   template <class Make>
   ExpressionPtr rule(std::optional<RuleIndex>& index, std::string_view name, const Make& make);
@@ -80,7 +78,6 @@ class JsonRules {
   Definition& definition_;
   const JsonNotation notation_;
   JsonWriter writer_;
-  bool is_source_ = false;    // the definition is filtered before use
   RuleIndex first_copy_ = 0;  // of the rules of the other definition
   std::optional<RuleIndex> space_, value_, object_, array_, string_, number_, integer_, escape_;
   std::map<uint64_t, ExpressionPtr> escapes_;  // by the characters that have to be escaped, one bit each

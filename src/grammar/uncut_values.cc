@@ -14,6 +14,8 @@ namespace {
 /// Limits the steps of one value, and of all together. A step takes about ten states of the automaton.
 constexpr size_t kMaxValueEdges = 5'000;
 constexpr size_t kMaxEdges = 10'000;
+/// Limits the steps of a string in JSON, beyond which an escape stands for the first character of a tag.
+constexpr size_t kMaxJsonEdges = 500;
 /// Limits the values that are found to take too many steps, since that takes time.
 constexpr size_t kMaxFailures = 40;
 
@@ -65,10 +67,11 @@ ExpressionPtr UncutValues::text(const Definition& source, Definition& target) {
 }
 
 ExpressionPtr UncutValues::json(const Definition& source, Definition& target) {
-  ExpressionPtr value = text(source, target);
+  // Each position of a counted string has masks of its own, unless the tags leave the state as it is.
+  auto value = without_tags(source, tags_, target, kMaxJsonEdges);
+  if (value.has_value()) return std::move(*value);
   std::string_view tag = common_part_;
-  for (; value == nullptr && first_half(tag) != tag; tag = first_half(tag)) value = without({tag}, source, target);
-  if (value != nullptr) return value;
+  while (first_half(tag) != tag) tag = first_half(tag);
   // One character takes no more steps than the string has.
   auto shortest = without_tags(source, {&tag, 1}, target);
   return shortest.has_value() ? std::move(*shortest) : nullptr;

@@ -335,8 +335,7 @@ TEST_CASE("long strings with bounds in JSON keep their bounds") {
     return fmt::format("<tool_call>\n<function=f>\n<parameter=at>\n[\"{}\"]\n</parameter>\n</function>\n</tool_call>",
                        text);
   };
-  CHECK(matches(grammar, call("<p>\\u003c/p><\\/p>" + std::string(4989, 'x'))));
-  CHECK_FALSE(matches(grammar, call("<p>\\u003c/p><\\/p>" + std::string(4990, 'x'))));
+  CHECK(matches(grammar, call("\\u003cp>" + std::string(4997, 'x'))));
   CHECK_FALSE(matches(grammar, call(std::string(5001, 'x'))));
   CHECK_FALSE(matches(grammar, call("x</parameter>")));
 }
