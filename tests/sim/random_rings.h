@@ -145,6 +145,7 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   scheduler.host_page_count = 4 * scheduler.page_count;
   scheduler.write_policy = cache::WritePolicy::kWriteThrough;
   scheduler.expected_tokens = 1;
+  scheduler.window_sequences = 0;
   scheduler.snapshot_pages = 1;
   scheduler.has_store = false;
   options.make_store = {};

@@ -172,6 +172,7 @@ TEST_CASE("flushed pages come back from the store but not while in use") {
     scheduler.host_page_count = 4 * scheduler.page_count;
     scheduler.write_policy = cache::WritePolicy::kWriteThrough;
     scheduler.expected_tokens = 1;  // no group waits for its few host pages to be persisted
+    scheduler.window_sequences = 0;
     add_store(dice, options, 0.0);
     scheduler.prefetch_policy = sched::PrefetchPolicy::kWaitComplete;
     std::vector<Job> jobs(2);
