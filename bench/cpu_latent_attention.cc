@@ -26,7 +26,8 @@ constexpr Work kWorks[] = {{1, 255, 1, 64},   {4, 255, 1, 64},   {13, 255, 1, 64
                            {1, 32767, 1, 64}, {16, 2047, 1, 64}, {1, 0, 512, 64},  {1, 8192, 512, 64}};
 
 constexpr tensor::KvDType kKvDTypes[] = {tensor::KvDType::kAuto, tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3};
-/// A backend per dtype of the cache.
+/// Backends that make caches, one per dtype. The first one computes over all of them, so that one stream measures in
+/// turns.
 using Backends = std::array<std::unique_ptr<tensor::Backend>, std::size(kKvDTypes)>;
 
 std::vector<float> random_floats(int64_t count, float size) {
@@ -110,17 +111,17 @@ class Expansions {
 /// Latent attention of one model and load, over a cache of several layers.
 class LatentRun {
  public:
-  LatentRun(tensor::Backend& backend, const tensor::LatentShape& shape, const Work& work)
+  LatentRun(tensor::Backend& backend, tensor::Backend& cache_maker, const tensor::LatentShape& shape, const Work& work)
       : backend_(backend),
         shape_(shape),
         layout_(make_layout(work)),
         layers_(layer_count(backend, shape, work)),
-        cache_(backend.make_kv_cache({.layer_count = layers_,
-                                      .kv_head_count = 1,
-                                      .head_dim = shape.key_dim(),
-                                      .page_size = work.page_size,
-                                      .page_count = static_cast<int32_t>(layout_.pages.size()),
-                                      .latent_dim = shape.latent_dim})),
+        cache_(cache_maker.make_kv_cache({.layer_count = layers_,
+                                          .kv_head_count = 1,
+                                          .head_dim = shape.key_dim(),
+                                          .page_size = work.page_size,
+                                          .page_count = static_cast<int32_t>(layout_.pages.size()),
+                                          .latent_dim = shape.latent_dim})),
         frequencies_(backend.make_vector(std::vector<float>(static_cast<size_t>(shape.rope_dim / 2), 0.01f))),
         q_(random_floats(layout_.row_begin.back() * shape.query_width(), 1.0f)),
         out_(backend.allocate(static_cast<size_t>(layout_.row_begin.back() * shape.output_width()) *
@@ -132,20 +133,8 @@ class LatentRun {
 
   /// Returns the bytes of a layer's latents.
   [[nodiscard]] double layer_bytes() const { return layer_bytes_; }
-  void run(Expansions& expansions) {
-    backend_.run_and_wait([&] { attend(expansions.next()); });
-  }
 
- private:
-  /// Returns as many layers as no cache of the processor has.
-  [[nodiscard]] static int32_t layer_count(const tensor::Backend& backend, const tensor::LatentShape& shape,
-                                           const Work& work) {
-    const double plain_bytes = 1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() *
-                               static_cast<double>(tensor::size_of(backend.compute_dtype()));
-    return static_cast<int32_t>(std::clamp(256e6 / plain_bytes, 1.0, 64.0));
-  }
-  [[nodiscard]] tensor::RotaryTable rotary() const { return {frequencies_.get(), shape_.rope_dim, 1.0f}; }
-
+  /// Computes the next layer, in the backend's stream.
   void attend(const tensor::LatentExpansion& expansion) {
     const int64_t rows = layout_.row_begin.back();
     const tensor::Matrix q{.data = reinterpret_cast<std::byte*>(q_.data()),
@@ -157,6 +146,16 @@ class LatentRun {
     backend_.latent_attention(q, shape_, rotary(), expansion, backend_.upload(layout_.view()), *cache_, layer_, out);
     layer_ = (layer_ + 1) % layers_;
   }
+
+ private:
+  /// Returns as many layers as no cache of the processor has.
+  [[nodiscard]] static int32_t layer_count(const tensor::Backend& backend, const tensor::LatentShape& shape,
+                                           const Work& work) {
+    const double plain_bytes = 1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() *
+                               static_cast<double>(tensor::size_of(backend.compute_dtype()));
+    return static_cast<int32_t>(std::clamp(256e6 / plain_bytes, 1.0, 64.0));
+  }
+  [[nodiscard]] tensor::RotaryTable rotary() const { return {frequencies_.get(), shape_.rope_dim, 1.0f}; }
 
   tensor::Backend& backend_;
   const tensor::LatentShape shape_;
@@ -172,17 +171,15 @@ class LatentRun {
 
 /// What is measured: a format of expansions over a cache of a dtype.
 struct Cell {
-  tensor::KvDType stored;
-  Expansions expansions;
+  size_t format = 0;  ///< index among the formats
+  size_t stored = 0;  ///< index among kKvDTypes
 };
 
 /// Returns all formats over the compute dtype, then the first format over codes.
-std::vector<Cell> make_cells(const Backends& backends, const BenchOptions& options, const tensor::LatentShape& shape) {
+std::vector<Cell> cells_of(size_t formats) {
   std::vector<Cell> cells;
-  for (const WeightFormat format : options.weights)
-    cells.push_back({tensor::KvDType::kAuto, Expansions(*backends[0], shape, format)});
-  for (size_t i = 1; i < backends.size(); ++i)
-    cells.push_back({kKvDTypes[i], Expansions(*backends[i], shape, options.weights.front())});
+  for (size_t i = 0; i < formats; ++i) cells.push_back({.format = i});
+  for (size_t i = 1; i < std::size(kKvDTypes); ++i) cells.push_back({.stored = i});
   return cells;
 }
 
@@ -193,16 +190,17 @@ void run_latents(const Backends& backends, const BenchOptions& options, const La
                                   .value_dim = model.value,
                                   .latent_dim = model.latent,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(model.nope + model.rope))};
-  std::vector<Cell> cells = make_cells(backends, options, shape);
+  std::vector<Expansions> formats;
+  for (const WeightFormat format : options.weights) formats.emplace_back(*backends[0], shape, format);
+  const std::vector<Cell> cells = cells_of(formats.size());
   for (const Work& work : kWorks) {
     std::vector<std::unique_ptr<LatentRun>> runs;
-    for (const auto& backend : backends) runs.push_back(std::make_unique<LatentRun>(*backend, shape, work));
-    const auto run_of = [&](const Cell& cell) -> LatentRun& {
-      return *runs[static_cast<size_t>(std::ranges::find(kKvDTypes, cell.stored) - kKvDTypes)];
-    };
+    for (const auto& maker : backends) runs.push_back(std::make_unique<LatentRun>(*backends[0], *maker, shape, work));
     std::vector<std::function<void()>> bodies;
-    for (Cell& cell : cells) bodies.emplace_back([&] { run_of(cell).run(cell.expansions); });
-    const std::vector<Timing> timings = measure_in_turns(options.runs, bodies);
+    for (const Cell& cell : cells)
+      bodies.emplace_back([&runs, &formats, cell] { runs[cell.stored]->attend(formats[cell.format].next()); });
+    std::vector<Timing> timings;
+    backends[0]->run_and_wait([&] { timings = measure_in_turns(options.runs, bodies); });
     const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
     const double matrices = 1.0 * model.heads * (model.nope + model.value) * model.latent;
     const double operations = 2.0 * work.sequences * keys * model.heads * (shape.key_dim() + shape.latent_dim) +
@@ -212,10 +210,10 @@ void run_latents(const Backends& backends, const BenchOptions& options, const La
       fmt::print(
           "{:<9} {:<5} {:<8}{:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, "
           "{:>6.1f} GB/s{}\n",
-          model.name, name_of(cells[i].expansions.format(), options.dtype), enum_name(cells[i].stored), work.sequences,
-          work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
+          model.name, name_of(formats[cells[i].format].format(), options.dtype), enum_name(kKvDTypes[cells[i].stored]),
+          work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
           operations / timing.median / 1e9,
-          (run_of(cells[i]).layer_bytes() + cells[i].expansions.bytes()) / timing.median / 1e9,
+          (runs[cells[i].stored]->layer_bytes() + formats[cells[i].format].bytes()) / timing.median / 1e9,
           i == 0 ? "" : fmt::format(", {:.2f} times as fast", timings[0].median / timing.median));
     }
     std::fflush(stdout);
