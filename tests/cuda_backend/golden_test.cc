@@ -48,10 +48,10 @@ TEST_CASE("latents in 8 bits are refused on a GPU by their flag") {
     REQUIRE(checked.error().code == ErrorCode::kInvalidArgument);
     REQUIRE_THAT(checked.error().message, test::Mentions("--kv-cache-dtype", std::string(enum_name(kv_dtype)),
                                                          backend->description(), config.architecture));
-    REQUIRE(model::check_kv_dtype(config, tensor::KvDType::kAuto, *backend));
+    REQUIRE_FALSE(model::check_kv_dtype(config, tensor::KvDType::kAuto, *backend).has_error());
   }
   const model::ModelConfig heads = model::read_config(test::read_golden_family("qwen2").folder).value();
-  REQUIRE(model::check_kv_dtype(heads, kv_dtype, *backend));
+  REQUIRE_FALSE(model::check_kv_dtype(heads, kv_dtype, *backend).has_error());
 }
 
 TEST_CASE("formats that round inputs are refused on a GPU by their name") {
