@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cpu_bench.h"
@@ -23,6 +24,11 @@ constexpr LatentModel kLatentModels[] = {{"16 heads", 16, 128, 64, 128, 512},
                                          {"128 heads", 128, 128, 64, 128, 512}};
 constexpr Work kWorks[] = {{1, 255, 1, 64},   {4, 255, 1, 64},   {13, 255, 1, 64}, {16, 255, 1, 64},
                            {1, 32767, 1, 64}, {16, 2047, 1, 64}, {1, 0, 512, 64},  {1, 8192, 512, 64}};
+
+constexpr tensor::KvDType kKvDTypes[] = {tensor::KvDType::kAuto, tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3};
+/// Backends that make caches, one per dtype. The first one computes over all of them, so that one stream measures in
+/// turns.
+using Backends = std::array<std::unique_ptr<tensor::Backend>, std::size(kKvDTypes)>;
 
 std::vector<float> random_floats(int64_t count, float size) {
   std::minstd_rand engine(1);
@@ -105,42 +111,30 @@ class Expansions {
 /// Latent attention of one model and load, over a cache of several layers.
 class LatentRun {
  public:
-  LatentRun(tensor::Backend& backend, const tensor::LatentShape& shape, const Work& work)
+  LatentRun(tensor::Backend& backend, tensor::Backend& cache_maker, const tensor::LatentShape& shape, const Work& work)
       : backend_(backend),
         shape_(shape),
         layout_(make_layout(work)),
-        layer_bytes_(1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() *
-                     static_cast<double>(tensor::size_of(backend.compute_dtype()))),
-        layers_(static_cast<int32_t>(std::clamp(256e6 / layer_bytes_, 1.0, 64.0))),
-        cache_(backend.make_kv_cache({.layer_count = layers_,
-                                      .kv_head_count = 1,
-                                      .head_dim = shape.key_dim(),
-                                      .page_size = work.page_size,
-                                      .page_count = static_cast<int32_t>(layout_.pages.size()),
-                                      .latent_dim = shape.latent_dim})),
+        layers_(layer_count(backend, shape, work)),
+        cache_(cache_maker.make_kv_cache({.layer_count = layers_,
+                                          .kv_head_count = 1,
+                                          .head_dim = shape.key_dim(),
+                                          .page_size = work.page_size,
+                                          .page_count = static_cast<int32_t>(layout_.pages.size()),
+                                          .latent_dim = shape.latent_dim})),
         frequencies_(backend.make_vector(std::vector<float>(static_cast<size_t>(shape.rope_dim / 2), 0.01f))),
         q_(random_floats(layout_.row_begin.back() * shape.query_width(), 1.0f)),
         out_(backend.allocate(static_cast<size_t>(layout_.row_begin.back() * shape.output_width()) *
-                              tensor::size_of(backend.compute_dtype()))) {}
+                              tensor::size_of(backend.compute_dtype()))) {
+    const double tokens = 1.0 * work.sequences * (work.prefix + work.rows);
+    layer_bytes_ = static_cast<double>(cache_->page_bytes()) / layers_ / work.page_size * tokens;
+    backend.run_and_wait([this] { fill_latents(backend_, shape_, rotary(), layout_, *cache_); });
+  }
 
   /// Returns the bytes of a layer's latents.
   [[nodiscard]] double layer_bytes() const { return layer_bytes_; }
 
-  /// Measures the op with expansions in several formats, in turns.
-  [[nodiscard]] std::vector<Timing> measure(int runs, std::vector<Expansions>& formats) {
-    std::vector<std::function<void()>> bodies;
-    for (Expansions& expansions : formats) bodies.emplace_back([&] { attend(expansions.next()); });
-    std::vector<Timing> timings;
-    backend_.run_and_wait([&] {
-      fill_latents(backend_, shape_, rotary(), layout_, *cache_);
-      timings = measure_in_turns(runs, bodies);
-    });
-    return timings;
-  }
-
- private:
-  [[nodiscard]] tensor::RotaryTable rotary() const { return {frequencies_.get(), shape_.rope_dim, 1.0f}; }
-
+  /// Computes the next layer, in the backend's stream.
   void attend(const tensor::LatentExpansion& expansion) {
     const int64_t rows = layout_.row_begin.back();
     const tensor::Matrix q{.data = reinterpret_cast<std::byte*>(q_.data()),
@@ -153,10 +147,20 @@ class LatentRun {
     layer_ = (layer_ + 1) % layers_;
   }
 
+ private:
+  /// Returns as many layers as no cache of the processor has.
+  [[nodiscard]] static int32_t layer_count(const tensor::Backend& backend, const tensor::LatentShape& shape,
+                                           const Work& work) {
+    const double plain_bytes = 1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() *
+                               static_cast<double>(tensor::size_of(backend.compute_dtype()));
+    return static_cast<int32_t>(std::clamp(256e6 / plain_bytes, 1.0, 64.0));
+  }
+  [[nodiscard]] tensor::RotaryTable rotary() const { return {frequencies_.get(), shape_.rope_dim, 1.0f}; }
+
   tensor::Backend& backend_;
   const tensor::LatentShape shape_;
   const Layout layout_;
-  double layer_bytes_;
+  double layer_bytes_ = 0.0;
   int32_t layers_;
   int32_t layer_ = 0;
   std::unique_ptr<tensor::KvCache> cache_;
@@ -165,7 +169,21 @@ class LatentRun {
   tensor::Buffer out_;
 };
 
-void run_latents(tensor::Backend& backend, const BenchOptions& options, const LatentModel& model) {
+/// What is measured: a format of expansions over a cache of a dtype.
+struct Cell {
+  size_t format = 0;  ///< index among the formats
+  size_t stored = 0;  ///< index among kKvDTypes
+};
+
+/// Returns all formats over the compute dtype, then the first format over codes.
+std::vector<Cell> cells_of(size_t formats) {
+  std::vector<Cell> cells;
+  for (size_t i = 0; i < formats; ++i) cells.push_back({.format = i});
+  for (size_t i = 1; i < std::size(kKvDTypes); ++i) cells.push_back({.stored = i});
+  return cells;
+}
+
+void run_latents(const Backends& backends, const BenchOptions& options, const LatentModel& model) {
   const tensor::LatentShape shape{.head_count = model.heads,
                                   .nope_dim = model.nope,
                                   .rope_dim = model.rope,
@@ -173,22 +191,29 @@ void run_latents(tensor::Backend& backend, const BenchOptions& options, const La
                                   .latent_dim = model.latent,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(model.nope + model.rope))};
   std::vector<Expansions> formats;
-  for (const WeightFormat format : options.weights) formats.emplace_back(backend, shape, format);
+  for (const WeightFormat format : options.weights) formats.emplace_back(*backends[0], shape, format);
+  const std::vector<Cell> cells = cells_of(formats.size());
   for (const Work& work : kWorks) {
-    LatentRun run(backend, shape, work);
-    const std::vector<Timing> timings = run.measure(options.runs, formats);
+    std::vector<std::unique_ptr<LatentRun>> runs;
+    for (const auto& maker : backends) runs.push_back(std::make_unique<LatentRun>(*backends[0], *maker, shape, work));
+    std::vector<std::function<void()>> bodies;
+    for (const Cell& cell : cells)
+      bodies.emplace_back([&runs, &formats, cell] { runs[cell.stored]->attend(formats[cell.format].next()); });
+    std::vector<Timing> timings;
+    backends[0]->run_and_wait([&] { timings = measure_in_turns(options.runs, bodies); });
     const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
     const double matrices = 1.0 * model.heads * (model.nope + model.value) * model.latent;
     const double operations = 2.0 * work.sequences * keys * model.heads * (shape.key_dim() + shape.latent_dim) +
                               2.0 * work.sequences * work.rows * matrices;
-    for (size_t i = 0; i < formats.size(); ++i) {
+    for (size_t i = 0; i < cells.size(); ++i) {
       const Timing& timing = timings[i];
       fmt::print(
-          "{:<9} {:<5}{:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} "
-          "GB/s{}\n",
-          model.name, name_of(formats[i].format(), options.dtype), work.sequences, work.rows, work.prefix,
-          work.page_size, timing.median * 1e6, timing.spread * 50, operations / timing.median / 1e9,
-          (run.layer_bytes() + formats[i].bytes()) / timing.median / 1e9,
+          "{:<9} {:<5} {:<8}{:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, "
+          "{:>6.1f} GB/s{}\n",
+          model.name, name_of(formats[cells[i].format].format(), options.dtype), enum_name(kKvDTypes[cells[i].stored]),
+          work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
+          operations / timing.median / 1e9,
+          (runs[cells[i].stored]->layer_bytes() + formats[cells[i].format].bytes()) / timing.median / 1e9,
           i == 0 ? "" : fmt::format(", {:.2f} times as fast", timings[0].median / timing.median));
     }
     std::fflush(stdout);
@@ -210,9 +235,13 @@ int main(int argc, char** argv) {
   for (const int threads : options.threads) {
     print_ceilings(threads, measure_ceilings(threads, options.runs));
     for (const cpu::Isa isa : options.isas) {
-      const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
-      fmt::print("{}\n", backend->description());
-      for (const LatentModel& model : kLatentModels) run_latents(*backend, options, model);
+      Backends backends;
+      for (size_t i = 0; i < backends.size(); ++i) {
+        backends[i] = cpu::make_backend(
+            {.threads = threads, .compute_dtype = options.dtype, .kv_dtype = kKvDTypes[i], .isa = isa});
+      }
+      fmt::print("{}\n", backends[0]->description());
+      for (const LatentModel& model : kLatentModels) run_latents(backends, options, model);
     }
   }
 }

@@ -39,14 +39,6 @@ std::string page_format(const tensor::Backend& backend, const sched::StageConfig
                      rounding_of_sums(stage.rank_count, stage.reduce_dtype));
 }
 
-Result<void> check_kv_dtype(const model::ModelConfig& config, tensor::KvDType wanted) {
-  const auto is_latent = [](const model::LayerConfig& layer) { return layer.attention.latent.has_value(); };
-  if (wanted == tensor::KvDType::kAuto || std::ranges::none_of(config.layers, is_latent)) return {};
-  return make_error(ErrorCode::kInvalidArgument,
-                    "--kv-cache-dtype {}: {} caches latents, which keep the dtype of --dtype; wanted auto",
-                    enum_name(wanted), config.architecture);
-}
-
 /// Refuses drafts of a model with states on a device that would keep the states after them.
 Result<void> check_drafts(const model::ModelConfig& config, const sched::StageConfig& stage,
                           const tensor::Backend& backend) {
@@ -101,7 +93,6 @@ Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& ch
   if (loaded_config.has_error()) return loaded_config.error();
   for (const model::StageSpan& span : options.spans)
     RETURN_IF_ERROR(model::check_borders(*loaded_config, {span.layers}));
-  RETURN_IF_ERROR(check_kv_dtype(*loaded_config, options.stage.kv_dtype));
   loaded_config->has_output_head = options.stage.has_output_head;
   std::unique_ptr<NodeStages> stages(new NodeStages(*loaded_config, options));
   RETURN_IF_ERROR(stages->make_backends());
@@ -187,6 +178,7 @@ Result<void> NodeStages::make_backends() {
     auto backend = make_rank_backend(options_.device, options_.stage, options_.node, rank(i));
     if (backend.has_error()) return backend.error();
     if (options_.node.nccl == NcclMode::kOn) RETURN_IF_ERROR(check_channels(**backend, name(i)));
+    RETURN_IF_ERROR(model::check_kv_dtype(config_, options_.stage.kv_dtype, **backend));
     RETURN_IF_ERROR(check_drafts(config_, options_.stage, **backend));
     parts_.emplace_back().backend = std::move(*backend);
   }

@@ -125,10 +125,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuVector>(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    return std::make_unique<CpuKvCache>(shape, kv_operand_dtype(), head_multiple(), kv_dtype_);
+    return std::make_unique<CpuKvCache>(shape, kv_operand_dtype(shape), head_multiple(), kv_dtype_);
   }
   size_t kv_page_bytes(const KvCacheShape& shape) const override {
-    return CpuKvCache::page_bytes_of(shape, kv_operand_dtype(), head_multiple(), kv_dtype_);
+    return CpuKvCache::page_bytes_of(shape, kv_operand_dtype(shape), head_multiple(), kv_dtype_);
   }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
@@ -373,9 +373,11 @@ class CpuBackend final : public Backend {
   void copy_to_device(std::span<const std::byte> host, void* to) override { copy_in(host, to); }
 
  private:
-  /// Returns the dtype of keys and values that attention reads. Codes become f32 where bf16 would be widened too.
-  DType kv_operand_dtype() const {
-    return kv_dtype_ == KvDType::kAuto || device_.bf16_lhs() ? device_.compute_dtype : DType::kF32;
+  /// Returns the dtype of keys and values that attention reads. Codes become f32 where bf16 would be widened too. Those
+  /// of latents keep the compute dtype, which their pages have for the rotated keys.
+  DType kv_operand_dtype(const KvCacheShape& shape) const {
+    const bool has_kv_codes = kv_dtype_ != KvDType::kAuto && shape.latent_dim == 0;
+    return has_kv_codes && !device_.bf16_lhs() ? DType::kF32 : device_.compute_dtype;
   }
   /// Returns the multiple of channels to which a cached head is padded.
   int head_multiple() const { return device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16; }

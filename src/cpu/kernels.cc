@@ -6,6 +6,7 @@
 #include "cpu/w8a8_channel_kernel.h"
 #include "cpu/gather_kernel.h"
 #include "cpu/kv_codes_kernel.h"
+#include "cpu/latent_codes_kernel.h"
 #include "cpu/latent_kernel.h"
 #include "cpu/w8a8_kernel.h"
 #include "cpu/gemm_kernel.h"
@@ -141,6 +142,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #else
     .attention_block_latents = nullptr,
 #endif
+    .widen_latents = widen_latents,
 };
 
 }  // namespace millrace::cpu

@@ -194,6 +194,24 @@ struct KvGroupCodes {
   int count = 0;           ///< tokens that exist; values after them become zeros
 };
 
+/// Returns the codes of a latent: its channels rounded up to whole vectors.
+[[nodiscard, gnu::always_inline]] constexpr int coded_channels(int latent_dim) {
+  return (latent_dim + 15) / 16 * 16;
+}
+
+/// Tokens of latents as codes of 8 bits. A token is [coded_channels(latent_dim)] codes, those after the latent zeros,
+/// then the rotated key in bf16 or f32, [rope_dim], and the bf16 scales.
+struct LatentCodes {
+  const std::byte* const* tokens = nullptr;  // [count], at any addresses
+  int count = 0;
+  bool has_int8 = false;  ///< else E4M3, whose only subnormal number is zero
+  bool bf16 = false;      ///< the dtype of keys and of what they become; else f32
+  int latent_dim = 0;
+  int rope_dim = 0;
+  int scale_channels = 0;  ///< channels of a scale, a multiple of 16
+  int padded_dim = 0;      ///< channels of what a token becomes
+};
+
 /// The most columns of a state that a kernel takes through several tokens.
 inline constexpr int64_t kStateColumns = 32;
 
@@ -352,6 +370,8 @@ struct Kernels {
   /// One block of latents in bf16 where they lie: block.k and block.v are groups of 16 tokens, [16][padded_dim] each,
   /// and rows.q are bands of 16 rows, [padded_dim / 2][16][2]. Null where attention takes K and V groups.
   void (*attention_block_latents)(const QueryTile&, const KvBlock&);
+  /// Widens tokens from codes: out[token] = [latent | key | zeros], [count, padded_dim].
+  void (*widen_latents)(const LatentCodes& latents, std::byte* out);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

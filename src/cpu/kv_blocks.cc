@@ -14,14 +14,19 @@ size_t half_bytes(const CpuKvCache& cache) {
 }
 
 size_t gathered_bytes(const CpuKvCache& cache) {
-  return (cache.codes() == nullptr ? 2 : 1) * half_bytes(cache);
+  return (cache.has_codes() ? 1 : 2) * half_bytes(cache);
+}
+
+/// Returns the bytes of two V groups, of a group of codes, or of 16 latents that were codes.
+size_t partial_bytes(const CpuKvCache& cache) {
+  if (cache.latent_codes() != nullptr) return cache.group_bytes();
+  return cache.codes() != nullptr ? cache.codes()->group_bytes() : 2 * cache.value_group_bytes();
 }
 
 }  // namespace
 
 size_t KvBlocks::scratch_bytes(const CpuKvCache& cache) {
-  return gathered_bytes(cache) +
-         (cache.codes() == nullptr ? 2 * cache.value_group_bytes() : cache.codes()->group_bytes());
+  return gathered_bytes(cache) + partial_bytes(cache);
 }
 
 KvBlocks::KvBlocks(const Kernels& kernels, const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer,
@@ -68,6 +73,12 @@ void KvBlocks::gather_group(const Position& position, int32_t token, int32_t cou
     keys[lane] = known ? cache_.key_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
     values[lane] = known ? cache_.value_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
   }
+  interleave(keys, values, k, v);
+}
+
+/// Builds groups from 16 keys and values.
+void KvBlocks::interleave(const std::byte* const* keys, const std::byte* const* values, std::byte* k,
+                          std::byte* v) const {
   kernels_.gather_keys(keys, static_cast<int>(cache_.group_bytes() / kGroupKeys / 4), k, kGroupKeys * 4);
   if (cache_.dtype() == tensor::DType::kBF16) {
     kernels_.gather_values_bf16(values, cache_.padded_value_dim(), v);
@@ -75,6 +86,14 @@ void KvBlocks::gather_group(const Position& position, int32_t token, int32_t cou
     const size_t row_bytes = cache_.value_group_bytes() / kGroupKeys;
     for (int32_t lane = 0; lane < kGroupKeys; ++lane) std::memcpy(v + lane * row_bytes, values[lane], row_bytes);
   }
+}
+
+/// Returns the codes of a token where they lie. Chosen latents have none to prefetch.
+const std::byte* KvBlocks::codes_at(const Position& position, int32_t token) const {
+  const int32_t offset = token % cache_.shape().page_size;
+  const PageId page = pages_of(position.sequence)[token / cache_.shape().page_size];
+  if (cache_.latent_codes() == nullptr) return cache_.codes_at(page, layer_, position.head, offset);
+  return position.chosen.empty() ? cache_.latent_codes_at(page, layer_, offset) : kZeroGroup;
 }
 
 /// Returns the codes of the group that begins at `token`. They are in the scratch where pages have no groups.
@@ -102,8 +121,8 @@ KvBlock KvBlocks::locate(const Position& position, int32_t turn) const {
     const int32_t count = std::min(kGroupKeys, limit - token);
     if (count <= 0) {
       block.k[g] = block.v[g] = kZeroGroup;
-    } else if (cache_.codes() != nullptr) {
-      block.k[g] = cache_.codes_at(pages[token / page_size], layer_, position.head, token % page_size);
+    } else if (cache_.has_codes()) {
+      block.k[g] = codes_at(position, token);
     } else if (cache_.grouped()) {
       const PageId page = pages[token / page_size];
       const size_t skip = static_cast<size_t>(token % page_size / kGroupKeys) * cache_.group_bytes();
@@ -146,9 +165,40 @@ void KvBlocks::widen(const Position& position, KvBlock& block) const {
   }
 }
 
+/// Widens the block's latents to groups of tokens, or to tokens that it gathers into groups.
+void KvBlocks::widen_latents(const Position& position, KvBlock& block) const {
+  const int32_t page_size = cache_.shape().page_size;
+  const PageId* const pages = pages_of(position.sequence);
+  const bool keeps = keeps_tokens(kernels_, cache_);
+  const size_t row_bytes = cache_.group_bytes() / kGroupKeys;
+  const int32_t limit = key_count(position);
+  for (int32_t g = 0; g < kBlockGroups; ++g) {
+    const int32_t token = position.first_key + g * kGroupKeys;
+    const int32_t count = std::min(kGroupKeys, limit - token);
+    if (count <= 0) continue;
+    std::byte* const k = gathered_ + static_cast<size_t>(g) * (cache_.group_bytes() + cache_.value_group_bytes());
+    std::byte* const latents = keeps ? k : partial_groups_;
+    const std::byte* tokens[kGroupKeys];
+    for (int32_t lane = 0; lane < count; ++lane) {
+      const int32_t at = position.chosen.empty() ? token + lane : position.chosen[static_cast<size_t>(token + lane)];
+      tokens[lane] = cache_.latent_codes_at(pages[at / page_size], layer_, at % page_size);
+    }
+    kernels_.widen_latents(cache_.latent_codes()->describe({tokens, static_cast<size_t>(count)}, cache_.padded_dim()),
+                           latents);
+    std::memset(latents + static_cast<size_t>(count) * row_bytes, 0,
+                static_cast<size_t>(kGroupKeys - count) * row_bytes);
+    block.k[g] = block.v[g] = k;
+    if (keeps) continue;
+    for (int32_t lane = 0; lane < kGroupKeys; ++lane) tokens[lane] = latents + static_cast<size_t>(lane) * row_bytes;
+    std::byte* const v = k + cache_.group_bytes();
+    interleave(tokens, tokens, k, v);
+    block.v[g] = v;
+  }
+}
+
 void KvBlocks::complete(const Position& position, const KvBlock& next, KvBlock& block) const {
-  const bool has_codes = cache_.codes() != nullptr;
-  if (has_codes) widen(position, block);
+  const bool has_codes = cache_.has_codes();
+  if (has_codes) cache_.has_latents() ? widen_latents(position, block) : widen(position, block);
   for (int g = 0; g < kBlockGroups; ++g) {
     block.next_k[g] = next.k[g];
     // The codes of K and V lie together. They have the size of a bf16 K group, whose passes prefetch them all.
@@ -158,7 +208,7 @@ void KvBlocks::complete(const Position& position, const KvBlock& next, KvBlock& 
 
 void KvBlocks::prefetch_latents(const Position& position, KvBlock& block) const {
   const int32_t page_size = cache_.shape().page_size;
-  if (!cache_.has_latents() || keeps_tokens(kernels_, cache_)) return;
+  if (!cache_.has_latents() || cache_.has_codes() || keeps_tokens(kernels_, cache_)) return;
   if (page_size % kGroupKeys != 0 || !position.chosen.empty()) return;
   const PageId* const pages = pages_of(position.sequence);
   for (int32_t g = 0; g < kBlockGroups; ++g) {

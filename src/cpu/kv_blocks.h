@@ -50,15 +50,19 @@ class KvBlocks {
   [[nodiscard]] const std::byte* tokens_at(const Position& position, int32_t token, int32_t count,
                                            std::byte* scratch) const;
   void gather_group(const Position& position, int32_t token, int32_t count, std::byte* k, std::byte* v) const;
+  [[nodiscard]] const std::byte* codes_at(const Position& position, int32_t token) const;
   [[nodiscard]] const std::byte* coded_group(const Position& position, int32_t token, int32_t count) const;
   void widen(const Position& position, KvBlock& block) const;
+  void widen_latents(const Position& position, KvBlock& block) const;
+  void interleave(const std::byte* const* keys, const std::byte* const* values, std::byte* k, std::byte* v) const;
 
   const Kernels& kernels_;
   const tensor::BatchLayout& batch_;
   const CpuKvCache& cache_;
   const int32_t layer_;
-  std::byte* const gathered_;        // [2][K [4 groups] | V [4 groups]]; one half in a cache of codes
-  std::byte* const partial_groups_;  // [2], the last V group, cleared beyond the last key; or a group of codes
+  std::byte* const gathered_;  // [2][K [4 groups] | V [4 groups]]; one half in a cache of codes
+  std::byte* const
+      partial_groups_;  // [2], the last V group, cleared beyond the last key; or a group, see partial_bytes
 };
 
 }  // namespace millrace::cpu

@@ -23,20 +23,30 @@ size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_
   return static_cast<size_t>((lane / depth * padded_dim + channel) * depth + lane % depth);
 }
 
-std::optional<KvCodeLayout> code_layout(tensor::KvDType stored, int64_t padded_dim, tensor::DType dtype) {
-  if (stored == tensor::KvDType::kAuto) return std::nullopt;
-  return KvCodeLayout(stored, static_cast<int32_t>(padded_dim), dtype == tensor::DType::kBF16 ? 2 : 1);
+/// Returns the layout of codes of keys and values, if the cache stores them.
+std::optional<KvCodeLayout> code_layout(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
+                                        tensor::KvDType stored) {
+  if (stored == tensor::KvDType::kAuto || shape.state_values > 0 || shape.latent_dim > 0) return std::nullopt;
+  const auto padded = static_cast<int32_t>(round_up(shape.head_dim, head_multiple));
+  return KvCodeLayout(stored, padded, dtype == tensor::DType::kBF16 ? 2 : 1);
+}
+
+/// Returns the layout of codes of latents, if the cache stores them.
+std::optional<LatentCodeLayout> latent_code_layout(const tensor::KvCacheShape& shape, tensor::DType dtype,
+                                                   tensor::KvDType stored) {
+  if (stored == tensor::KvDType::kAuto || shape.latent_dim == 0) return std::nullopt;
+  return LatentCodeLayout(stored, dtype, shape.latent_dim, shape.head_dim - shape.latent_dim);
 }
 
 /// Returns the bytes of the keys, the values or the latents of one head and layer in a page, or half those of its
 /// codes. A page of states has none.
 size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
                      tensor::KvDType stored) {
-  const int64_t padded = round_up(shape.head_dim, head_multiple);
   if (shape.state_values > 0) return 0;
-  const auto codes = code_layout(stored, padded, dtype);
-  const size_t token_bytes = codes ? codes->token_bytes() / 2 : static_cast<size_t>(padded) * tensor::size_of(dtype);
-  return static_cast<size_t>(shape.page_size) * token_bytes;
+  const auto tokens = static_cast<size_t>(shape.page_size);
+  if (const auto latents = latent_code_layout(shape, dtype, stored)) return tokens * latents->token_bytes();
+  if (const auto codes = code_layout(shape, dtype, head_multiple, stored)) return tokens * codes->token_bytes() / 2;
+  return tokens * static_cast<size_t>(round_up(shape.head_dim, head_multiple)) * tensor::size_of(dtype);
 }
 
 }  // namespace
@@ -51,7 +61,7 @@ bool has_fault(tensor::DType dtype, std::span<const float> values) {
 }
 
 bool CpuKvCache::has_fault(std::span<const float> values) const {
-  if (!codes_) return cpu::has_fault(dtype_, values);
+  if (!has_codes()) return cpu::has_fault(dtype_, values);
   return std::ranges::any_of(values, [](float x) { return !(std::abs(x) < kMinCodedFault); });
 }
 
@@ -64,16 +74,16 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
           static_cast<int32_t>(round_up(shape.latent_dim > 0 ? shape.latent_dim : shape.head_dim, head_multiple))),
       padded_index_dim_(static_cast<int32_t>(round_up(shape.index_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
-      codes_(code_layout(shape.state_values > 0 ? tensor::KvDType::kAuto : stored, padded_dim_, dtype)),
+      codes_(code_layout(shape, dtype, head_multiple, stored)),
+      latent_codes_(latent_code_layout(shape, dtype, stored)),
       side_bytes_(side_bytes_of(shape, dtype, head_multiple, stored)),
       page_bytes_(page_bytes_of(shape, dtype, head_multiple, stored)) {
   const bool has_heads = shape.kv_head_count > 0 && shape.head_dim > 0;
   CHECK(shape.layer_count >= 0 && has_heads != has_states() && shape.page_size > 0 && shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
-  CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim && !codes_),
-        "latents of {} in {} heads of {} values as {}", shape.latent_dim, shape.kv_head_count, shape.head_dim,
-        enum_name(stored));
+  CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim),
+        "latents of {} in {} heads of {} values", shape.latent_dim, shape.kv_head_count, shape.head_dim);
   CHECK(shape.index_dim == 0 || has_latents(), "keys of an indexer of {} values without latents", shape.index_dim);
   buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
 }
@@ -100,6 +110,10 @@ void CpuKvCache::store_values(const float* values, int32_t count, std::byte* to)
 }
 
 void CpuKvCache::store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const {
+  if (latent_codes_) {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    return latent_codes_->encode({latent, dim}, latent_codes_at(id, layer, offset));
+  }
   store_values(latent, padded_dim_, layer_of_page(id, layer) + static_cast<size_t>(offset) * padded_dim_ * element_);
 }
 

@@ -5,6 +5,7 @@
 
 #include "cpu/device.h"
 #include "cpu/kv_codes.h"
+#include "cpu/latent_codes.h"
 #include "tensor/backend.h"
 
 namespace millrace::cpu {
@@ -22,12 +23,12 @@ namespace millrace::cpu {
 /// attention reads in place or gathers into groups of both kinds, then an indexer's keys [tokens][padded_index_dim]. A
 /// page of states holds [state_values] (f32) per layer.
 ///
-/// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens
-/// them to dtype().
+/// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says, or latents, as
+/// LatentCodeLayout says. Attention widens them to dtype().
 class CpuKvCache final : public tensor::KvCache {
  public:
   /// Allocates the cache. Heads are padded with zeros to a multiple of `head_multiple` channels. Attention reads
-  /// `dtype`. Unless `stored` is kAuto, the cache stores codes, and no latents.
+  /// `dtype`. Unless `stored` is kAuto, the cache stores codes, except of states and an indexer's keys.
   CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
              tensor::KvDType stored = tensor::KvDType::kAuto);
   /// Returns page_bytes() of such a cache. page_count is ignored.
@@ -40,8 +41,11 @@ class CpuKvCache final : public tensor::KvCache {
 
   /// Returns the dtype of the groups that attention reads.
   [[nodiscard]] tensor::DType dtype() const { return dtype_; }
-  /// Returns the layout of codes; null if the cache stores dtype().
+  [[nodiscard]] bool has_codes() const { return codes_ || latent_codes_; }
+  /// Returns the layout of codes of keys and values; null if the cache stores none.
   [[nodiscard]] const KvCodeLayout* codes() const { return codes_ ? &*codes_ : nullptr; }
+  /// Returns the layout of codes of latents; null if the cache stores none.
+  [[nodiscard]] const LatentCodeLayout* latent_codes() const { return latent_codes_ ? &*latent_codes_ : nullptr; }
   [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }
   /// Returns the channels of a value, padded.
   [[nodiscard]] int32_t padded_value_dim() const { return padded_value_dim_; }
@@ -60,6 +64,11 @@ class CpuKvCache final : public tensor::KvCache {
     return keys(id, layer, head) + static_cast<size_t>(offset) * codes_->token_bytes();
   }
 
+  /// Returns the codes of a token of a page of latents.
+  [[nodiscard]] std::byte* latent_codes_at(PageId id, int32_t layer, int32_t offset) const {
+    return layer_of_page(id, layer) + static_cast<size_t>(offset) * latent_codes_->token_bytes();
+  }
+
   [[nodiscard]] std::byte* keys(PageId id, int32_t layer, int32_t head) const {
     return layer_of_page(id, layer) + static_cast<size_t>(head) * 2 * side_bytes_;
   }
@@ -74,7 +83,7 @@ class CpuKvCache final : public tensor::KvCache {
 
   /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
   void store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
-  /// Returns whether a value cannot be stored as a finite number.
+  /// Returns whether a value, or a value of a latent, cannot be stored as a finite number.
   [[nodiscard]] bool has_fault(std::span<const float> values) const;
   /// Stores one token's latent and key, f32 [padded_dim], at `offset` in a page of latents.
   void store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const;
@@ -84,11 +93,11 @@ class CpuKvCache final : public tensor::KvCache {
   [[nodiscard]] std::byte* index_key_at(PageId id, int32_t layer, int32_t offset) const {
     return layer_of_page(id, layer) + side_bytes_ + static_cast<size_t>(offset) * index_token_bytes();
   }
-  /// Returns the key, [padded_dim], of token `offset` in an ungrouped page.
+  /// Returns the key, [padded_dim], of token `offset` in an ungrouped page without codes.
   [[nodiscard]] const std::byte* key_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
     return keys(id, layer, head) + static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
   }
-  /// Returns the value, [padded_value_dim], of token `offset` in an ungrouped page.
+  /// Returns the value, [padded_value_dim], of token `offset` in an ungrouped page without codes.
   [[nodiscard]] const std::byte* value_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
     return key_at(id, layer, head, offset) + (has_latents() ? 0 : side_bytes_);
   }
@@ -119,6 +128,7 @@ class CpuKvCache final : public tensor::KvCache {
   int32_t padded_index_dim_;
   uint32_t element_;
   std::optional<KvCodeLayout> codes_;
+  std::optional<LatentCodeLayout> latent_codes_;
   size_t side_bytes_;  // K or V of a head and layer in a page, or half of its codes, or its latents
   size_t page_bytes_;
   tensor::Buffer buffer_;

@@ -46,23 +46,16 @@ float largest_magnitude(std::span<const float> values) {
 
 }  // namespace
 
-KvCodeLayout::KvCodeLayout(tensor::KvDType dtype, int32_t padded_dim, int32_t depth)
-    : dtype_(dtype),
-      padded_dim_(padded_dim),
-      depth_(depth),
-      scale_channels_(dtype == tensor::KvDType::kInt8 ? kInt8ScaleChannels : padded_dim) {
-  CHECK(dtype != tensor::KvDType::kAuto && padded_dim % 16 == 0, "codes of {} channels", padded_dim);
+int32_t scale_channels_of(tensor::KvDType dtype, int32_t fp8_channels) {
+  return dtype == tensor::KvDType::kInt8 ? kInt8ScaleChannels : fp8_channels;
 }
 
-size_t KvCodeLayout::token_bytes() const {
-  return 2 * (static_cast<size_t>(padded_dim_) + static_cast<size_t>(scale_count()) * sizeof(tensor::BFloat16));
-}
-
-void KvCodeLayout::encode_side(std::span<const float> values, std::byte* codes, std::byte* scales) const {
-  const bool is_int8 = dtype_ == tensor::KvDType::kInt8;
-  for (int32_t part = 0; part < scale_count(); ++part) {
-    const auto first = static_cast<size_t>(part * scale_channels_);
-    const auto of_scale = values.subspan(first, std::min(values.size() - first, static_cast<size_t>(scale_channels_)));
+void encode_values(tensor::KvDType dtype, int32_t scale_channels, std::span<const float> values, std::byte* codes,
+                   std::byte* scales) {
+  const bool is_int8 = dtype == tensor::KvDType::kInt8;
+  const auto step = static_cast<size_t>(scale_channels);
+  for (size_t first = 0; first < values.size(); first += step, scales += sizeof(tensor::BFloat16)) {
+    const auto of_scale = values.subspan(first, std::min(values.size() - first, step));
     const float largest = largest_magnitude(of_scale);
     tensor::BFloat16 scale;
     auto* const out = reinterpret_cast<uint8_t*>(codes) + first;
@@ -78,15 +71,25 @@ void KvCodeLayout::encode_side(std::span<const float> values, std::byte* codes, 
         out[i] = is_int8 ? int8_code(of_scale[i] / divisor) : e4m3_code(of_scale[i] / divisor);
       }
     }
-    std::memcpy(scales + static_cast<size_t>(part) * sizeof(scale), &scale, sizeof(scale));
+    std::memcpy(scales, &scale, sizeof(scale));
   }
+}
+
+KvCodeLayout::KvCodeLayout(tensor::KvDType dtype, int32_t padded_dim, int32_t depth)
+    : dtype_(dtype), padded_dim_(padded_dim), depth_(depth), scale_channels_(scale_channels_of(dtype, padded_dim)) {
+  CHECK(dtype != tensor::KvDType::kAuto && padded_dim % 16 == 0, "codes of {} channels", padded_dim);
+}
+
+size_t KvCodeLayout::token_bytes() const {
+  return 2 * (static_cast<size_t>(padded_dim_) + static_cast<size_t>(scale_count()) * sizeof(tensor::BFloat16));
 }
 
 void KvCodeLayout::encode(std::span<const float> key, std::span<const float> value, std::byte* token) const {
   const auto dim = static_cast<size_t>(padded_dim_);
   std::byte* const scales = token + 2 * dim;
-  encode_side(key, token, scales);
-  encode_side(value, token + dim, scales + static_cast<size_t>(scale_count()) * sizeof(tensor::BFloat16));
+  encode_values(dtype_, scale_channels_, key, token, scales);
+  encode_values(dtype_, scale_channels_, value, token + dim,
+                scales + static_cast<size_t>(scale_count()) * sizeof(tensor::BFloat16));
 }
 
 void KvCodeLayout::place(const std::byte* token, int32_t lane, std::byte* group) const {

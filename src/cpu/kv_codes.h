@@ -13,6 +13,14 @@ namespace millrace::cpu {
 /// is finite.
 inline constexpr float kMinCodedFault = 0x1p126f;
 
+/// Returns the channels of a scale: 32 of int8, `fp8_channels` of E4M3.
+[[nodiscard]] int32_t scale_channels_of(tensor::KvDType dtype, int32_t fp8_channels);
+
+/// Encodes values as codes of 8 bits with a bf16 scale per `scale_channels` of them. A part of a scale with a value
+/// that is not finite, or not below kMinCodedFault, becomes NaN.
+void encode_values(tensor::KvDType dtype, int32_t scale_channels, std::span<const float> values, std::byte* codes,
+                   std::byte* scales);
+
 /// The layout of a KV head's tokens in a cache of 8-bit codes. Every scale is a bf16 that follows from the token's own
 /// values. Int8 has a scale per 32 channels, E4M3 one per head.
 ///
@@ -35,7 +43,6 @@ class KvCodeLayout {
 
  private:
   [[nodiscard]] int32_t scale_count() const { return (padded_dim_ + scale_channels_ - 1) / scale_channels_; }
-  void encode_side(std::span<const float> values, std::byte* codes, std::byte* scales) const;
 
   tensor::KvDType dtype_;
   int32_t padded_dim_;

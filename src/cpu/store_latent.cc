@@ -11,8 +11,8 @@ namespace {
 
 /// Moves a fault of the latent to the key alone: only rows that attend to this position may become NaN. Kernels
 /// multiply values that a row cannot see by zero, which a NaN survives, but they ignore such keys' scores.
-void confine_latent_fault(tensor::DType dtype, std::span<float> latent, std::span<float> key) {
-  if (!has_fault(dtype, latent)) return;
+void confine_latent_fault(const CpuKvCache& cache, std::span<float> latent, std::span<float> key) {
+  if (!cache.has_fault(latent)) return;
   std::ranges::fill(latent, 0.0f);
   std::ranges::fill(key, std::numeric_limits<float>::quiet_NaN());
 }
@@ -43,7 +43,7 @@ void store_latent(Device& device, tensor::Matrix kv, const tensor::LatentShape& 
     device.kernels.rms_norm(in, norm.data(), norm_epsilon, latent.data(), shape.latent_dim);
     std::memcpy(key.data(), in + shape.latent_dim, key.size_bytes());
     device.kernels.rotate(key.data(), angles.cos.data() + row * half, angles.sin.data() + row * half, half);
-    confine_latent_fault(cache.dtype(), latent, key);
+    confine_latent_fault(cache, latent, key);
     cache.store_latent(batch.pages[static_cast<size_t>(batch.page_begin[s] + position / page_size)], layer,
                        position % page_size, values.data());
   };

@@ -58,7 +58,8 @@ std::vector<std::string> cpus_of_threads(const std::string& name) {
 }  // namespace
 
 TEST_CASE("page identity tells weights and layers and formats apart") {
-  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
+  const char* const family = GENERATE("qwen2", "deepseek-v2-lite", "deepseek-v32-sparse");
+  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden" / family).value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   const auto contents = [&](const app::NodeStagesOptions& options) {
     return app::NodeStages::load(*checkpoint, config, options).value()->contents().ranks;
@@ -87,17 +88,6 @@ TEST_CASE("page identity tells weights and layers and formats apart") {
 
   options.stage.has_store = false;
   REQUIRE(contents(options).empty());
-}
-
-TEST_CASE("latents are not cached in 8 bits") {
-  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/deepseek-v2-lite").value();
-  const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
-  app::NodeStagesOptions options = two_stages(config);
-  options.stage.kv_dtype = tensor::KvDType::kFp8E4M3;
-  const auto refused = app::NodeStages::load(*checkpoint, config, options);
-  REQUIRE(refused.has_error());
-  REQUIRE(refused.error().code == ErrorCode::kInvalidArgument);
-  REQUIRE_THAT(refused.error().message, test::Mentions("--kv-cache-dtype fp8_e4m3", config.architecture));
 }
 
 TEST_CASE("stages load in parallel and the first error names its tensor") {

@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
-#include "conformance/sequences.h"
+#include "conformance/latent_sequences.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -227,7 +228,8 @@ Values expected_scores(const IndexedCase& sizes, const IndexedWeights& weights, 
 
 /// Returns a row's attention over chosen tokens, or over all up to its own.
 Values expected_output(const IndexedCase& sizes, const IndexedWeights& weights, const IndexedSequence& sequence,
-                       int32_t row, std::vector<int32_t> chosen, DType dtype) {
+                       int32_t row, std::vector<int32_t> chosen, DType dtype,
+                       tensor::KvDType stored = tensor::KvDType::kAuto) {
   const LatentShape& shape = sizes.latents;
   if (chosen.empty()) {
     chosen.resize(static_cast<size_t>(row) + 1);
@@ -240,7 +242,7 @@ Values expected_output(const IndexedCase& sizes, const IndexedWeights& weights, 
                                               double{kIndexEpsilon});
     Values key(kv.begin() + shape.latent_dim, kv.end());
     reference::rotate(key, weights.inverse_frequency, 1.0f, position);
-    for (const float x : reference::rounded(latent, dtype)) history.latents.push_back(x);
+    for (const float x : stored_latent(latent, dtype, stored)) history.latents.push_back(x);
     for (const float x : reference::rounded(key, dtype)) history.keys.push_back(x);
   }
   Values query = row_of(sequence.q, row, shape.query_width());
@@ -309,6 +311,57 @@ TEST_CASE("an indexer chooses the largest scores for attention") {
         }
       }
     });
+  }
+}
+
+TEST_CASE("attention over chosen latents of 8 bits has equal bits") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 66);
+  for (const auto& [sizes, length] : {std::pair{case_of(4, 32, 16), 70}, std::pair{case_of(3, 40, 33, 7), 60}}) {
+    const IndexedWeights weights = random_indexed_weights(random, sizes, true);
+    IndexedSequence sequence = random_indexed(random, sizes, length);
+    for (const CodedBackend& each : coded_backends()) {
+      if (!each.backend->computes(tensor::Feature::kLatentCodes)) continue;
+      INFO(each.name << ", " << sizes.indexer.chosen_count << " chosen");
+      const DType dtype = each.backend->compute_dtype();
+      sequence.chunks = {length};
+      const IndexedOutput whole = IndexedFeeder(*each.backend, sizes, weights).feed({sequence}, 1)[0];
+      for (int32_t row = 0; row < length; row += 1 + row / 8) {
+        const std::vector<int32_t>& chosen = whole.chosen[static_cast<size_t>(row)];
+        REQUIRE(chosen.empty() == (row < sizes.indexer.chosen_count));
+        check_close(row_of(whole.out, row, sizes.latents.output_width()),
+                    expected_output(sizes, weights, sequence, row, chosen, dtype, each.stored), unit(dtype), 0.06);
+      }
+      for (const int32_t page_size : {1, 16, 7}) {
+        IndexedCase paged = sizes;
+        paged.page_size = page_size;
+        sequence.chunks = random_chunks(random, length, page_size == 1);
+        const auto got = IndexedFeeder(*each.backend, paged, weights).feed({sequence, sequence}, test_seed());
+        REQUIRE(got[0].chosen == whole.chosen);
+        REQUIRE(got[0].out == whole.out);
+        REQUIRE(got[1].out == whole.out);
+      }
+    }
+  }
+}
+
+TEST_CASE("codes of latents leave what an indexer chooses") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 67);
+  const IndexedCase sizes = case_of(4, 32, 16);
+  const IndexedWeights weights = random_indexed_weights(random, sizes, true);
+  const IndexedSequence sequence = random_indexed(random, sizes, 60);
+  std::map<std::string, Choice> choices;
+  for_each_indexer([&](tensor::Backend& backend) {
+    choices[backend.kv_format()] = IndexedFeeder(backend, sizes, weights).feed({sequence}, 1)[0].chosen;
+  });
+  for (const CodedBackend& each : coded_backends()) {
+    if (!each.backend->computes(tensor::Feature::kLatentCodes)) continue;
+    INFO(each.name);
+    const std::string format = each.backend->kv_format();
+    const auto found = choices.find(format.substr(0, format.find(" kv ")));
+    REQUIRE(found != choices.end());
+    REQUIRE(IndexedFeeder(*each.backend, sizes, weights).feed({sequence}, 1)[0].chosen == found->second);
   }
 }
 

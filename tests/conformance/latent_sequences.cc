@@ -162,8 +162,20 @@ std::vector<Values> feed_latents(tensor::Backend& backend, const LatentCase& siz
   return outputs;
 }
 
+Values stored_latent(const Values& latent, DType dtype, tensor::KvDType stored) {
+  constexpr size_t kScaleChannels = 128;  // of E4M3, and whole groups of int8
+  Values coded;
+  for (size_t first = 0; first < latent.size(); first += kScaleChannels) {
+    const size_t count = std::min(kScaleChannels, latent.size() - first);
+    const Values part(latent.data() + first, latent.data() + first + count);
+    const Values rounded = reference::rounded_to_kv(part, static_cast<int64_t>(count), stored);
+    coded.insert(coded.end(), rounded.begin(), rounded.end());
+  }
+  return reference::rounded(coded, dtype);
+}
+
 Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& weights, const LatentSequence& sequence,
-                               DType dtype) {
+                               DType dtype, tensor::KvDType stored) {
   const LatentShape& shape = sizes.shape;
   const auto latent_dim = static_cast<size_t>(shape.latent_dim);
   const auto key_dim = static_cast<size_t>(shape.key_dim());
@@ -176,7 +188,7 @@ Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& wei
     const Values latent = reference::rms_norm(Values(kv, kv + latent_dim), weights.norm, double{kLatentEpsilon});
     Values key(kv + latent_dim, kv + key_dim);
     reference::rotate(key, weights.inverse_frequency, 1.0f, position);
-    for (const float x : reference::rounded(latent, dtype)) history.latents.push_back(x);
+    for (const float x : stored_latent(latent, dtype, stored)) history.latents.push_back(x);
     for (const float x : reference::rounded(key, dtype)) history.keys.push_back(x);
     const auto* const q = sequence.q.data() + position * shape.query_width();
     Values query(q, q + shape.query_width());

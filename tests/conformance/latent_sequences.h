@@ -51,9 +51,13 @@ struct LatentSequence {
                                                const LatentWeights& weights,
                                                const std::vector<LatentSequence>& sequences, uint64_t page_seed);
 
+/// Returns a latent as a cache stores it: rounded to `dtype`, and to codes before that unless `stored` is kAuto.
+[[nodiscard]] Values stored_latent(const Values& latent, tensor::DType dtype, tensor::KvDType stored);
+
 /// Returns the reference's outputs. What the cache stores, queries and `kv_b` are rounded to `dtype`, unless
 /// it is packed in codes.
 [[nodiscard]] Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& weights,
-                                             const LatentSequence& sequence, tensor::DType dtype);
+                                             const LatentSequence& sequence, tensor::DType dtype,
+                                             tensor::KvDType stored = tensor::KvDType::kAuto);
 
 }  // namespace millrace::test

@@ -123,8 +123,9 @@ TEST_CASE("logits have the same bits whatever the count of threads") {
 }
 
 TEST_CASE("8-bit keys and values give equal bits however they are cut") {
-  const GoldenFamily family = test::read_golden_family(
-      GENERATE(as<std::string>{}, "qwen2", "qwen3", "gemma3", "gemma4", "gpt_oss", "qwen3moe"));
+  const GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3", "gemma3", "gemma4", "gpt_oss", "qwen3moe",
+                                        "deepseek-v2-lite", "deepseek-v32-sparse"));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const tensor::KvDType kv_dtype = GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();

@@ -1,0 +1,158 @@
+// Latent attention over a cache of 8-bit codes, on every backend that has them.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "conformance/latent_sequences.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+using tensor::KvDType;
+using tensor::LatentShape;
+
+namespace {
+
+/// Returns the tolerance of outputs. A value at a border may get the neighbouring code.
+double coded_error(KvDType stored) {
+  return stored == KvDType::kInt8 ? 0.03 : 0.06;
+}
+
+/// Calls body(backend) for each backend whose cache has codes of latents.
+template <class Body>
+void for_each_coded(const Body& body) {
+  for (const CodedBackend& each : coded_backends()) {
+    if (!each.backend->computes(tensor::Feature::kLatentCodes)) continue;
+    INFO(each.name);
+    body(each);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("latents of 8 bits agree with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 70);
+  struct Sized {
+    LatentCase sizes;
+    int32_t length;
+  };
+  for (const auto& [sizes, length] :
+       {Sized{{shape_of(4, 32, 16, 24, 32), 16}, 90}, Sized{{shape_of(16, 24, 8, 40, 72), 7}, 50},
+        Sized{{shape_of(20, 16, 16, 16, 200), 16}, 70}, Sized{{shape_of(70, 16, 16, 16, 64), 64}, 40},
+        Sized{{shape_of(2, 192, 64, 256, 512), 1}, 20}}) {
+    const LatentWeights weights = random_latent_weights(random, sizes.shape);
+    std::vector<LatentSequence> sequences = {random_latents(random, sizes.shape, length),
+                                             random_latents(random, sizes.shape, length / 2 + 1)};
+    for (LatentSequence& sequence : sequences) sequence.chunks = random_chunks(random, sequence.length, false);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const KvDType stored : {KvDType::kInt8, KvDType::kFp8E4M3}) {
+        std::vector<Values> wanted;
+        for (const LatentSequence& sequence : sequences)
+          wanted.push_back(expected_latent_outputs(sizes, weights, sequence, dtype, stored));
+        for_each_coded([&](const CodedBackend& each) {
+          if (each.stored != stored || each.backend->compute_dtype() != dtype) return;
+          INFO(sizes.to_string());
+          const auto got = feed_latents(*each.backend, sizes, weights, sequences, test_seed());
+          for (size_t s = 0; s < sequences.size(); ++s)
+            check_close(got[s], wanted[s], unit(dtype), coded_error(stored));
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("latents of 8 bits give equal bits however they are cut") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 71);
+  for (const LatentShape& shape : {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 200)}) {
+    const LatentWeights weights = random_latent_weights(random, shape);
+    const LatentSequence sequence = random_latents(random, shape, static_cast<int32_t>(random.integer(60, 150)));
+    LatentSequence other = random_latents(random, shape, 50);
+    other.chunks = random_chunks(random, other.length, false);
+    for_each_coded([&](const CodedBackend& each) {
+      const Values whole = feed_latents(*each.backend, {shape, 16}, weights, {sequence}, 1)[0];
+      for (const int32_t page_size : {1, 16, 64, 7}) {
+        LatentSequence same = sequence;
+        same.chunks = random_chunks(random, same.length, page_size == 1);
+        INFO(shape.head_count << " heads, pages of " << page_size << ", " << same.chunks.size() << " chunks");
+        const auto got = feed_latents(*each.backend, {shape, page_size}, weights, {other, same, other}, test_seed());
+        REQUIRE(got[1] == whole);
+        REQUIRE(got[0] == got[2]);
+      }
+    });
+  }
+}
+
+TEST_CASE("faults in latents of 8 bits spoil only rows that see them") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 72);
+  const LatentShape shape = shape_of(3, 16, 8, 16, 40);
+  const auto width = static_cast<size_t>(shape.output_width());
+  const auto key_dim = static_cast<size_t>(shape.key_dim());
+  constexpr size_t kPosition = 21;
+  constexpr size_t kChannel = 5;  // of the latent
+  LatentWeights weights = random_latent_weights(random, shape);
+  weights.norm[kChannel] = 3e38f;
+  LatentSequence healthy = random_latents(random, shape, 50);
+  for (size_t row = 0; row < 50; ++row) healthy.kv[row * key_dim + kChannel] = 0.0f;
+  for_each_coded([&](const CodedBackend& each) {
+    // 0.7 times the weight is finite in bf16, and no code. Channel 42 is the key's.
+    for (const auto& [channel, value] :
+         {std::pair{kChannel, 0.7f}, std::pair{kChannel, std::nanf("")},
+          std::pair{size_t{4}, std::numeric_limits<float>::infinity()}, std::pair{size_t{42}, std::nanf("")}}) {
+      INFO("channel " << channel << ": " << value);
+      LatentSequence spoilt = healthy;
+      spoilt.kv[kPosition * key_dim + channel] = value;
+      const auto got = feed_latents(*each.backend, {shape, 16}, weights, {healthy, spoilt, healthy}, test_seed());
+      REQUIRE(got[0] == got[2]);
+      for (size_t i = 0; i < got[0].size(); ++i) {
+        REQUIRE(std::isfinite(got[0][i]));
+        if (i / width < kPosition) REQUIRE(got[1][i] == got[0][i]);
+        if (i / width >= kPosition) REQUIRE(!std::isfinite(got[1][i]));
+      }
+    }
+  });
+}
+
+TEST_CASE("latents of all sizes keep their precision as codes") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 73);
+  const LatentShape shape = shape_of(2, 16, 16, 32, 160);
+  LatentWeights weights = random_latent_weights(random, shape);
+  const Values norm = weights.norm;
+  for_each_coded([&](const CodedBackend& each) {
+    const LatentSequence sequence = random_latents(random, shape, 1);
+    for (const int exponent : {-130, -90, -20, 30}) {
+      INFO("latents of 2^" << exponent);
+      for (size_t i = 0; i < norm.size(); ++i) weights.norm[i] = std::ldexp(norm[i], exponent);
+      const Values got = feed_latents(*each.backend, {shape, 16}, weights, {sequence}, 1)[0];
+      const DType dtype = each.backend->compute_dtype();
+      Values wanted = expected_latent_outputs({shape, 16}, weights, sequence, dtype);
+      if (exponent < -100) wanted.assign(got.size(), 0.0f);  // too small for a scale
+      check_close(got, wanted, 0.0, std::ldexp(each.stored == KvDType::kInt8 ? 0.15 : 0.4, exponent));
+    }
+  });
+}
+
+TEST_CASE("pages of latents in 8 bits have their bytes") {
+  for_each_coded([](const CodedBackend& each) {
+    const size_t element = tensor::size_of(each.backend->compute_dtype());
+    for (const int32_t page_size : {1, 7, 16}) {
+      tensor::KvCacheShape shape{.layer_count = 3,
+                                 .kv_head_count = 1,
+                                 .head_dim = 576,
+                                 .page_size = page_size,
+                                 .page_count = 5,
+                                 .latent_dim = 512};
+      const auto tokens = static_cast<size_t>(3 * page_size);
+      const size_t token_bytes = 512 + 64 * element + (each.stored == KvDType::kInt8 ? 32 : 8);
+      REQUIRE(each.backend->kv_page_bytes(shape) == tokens * token_bytes);
+      REQUIRE(each.backend->make_kv_cache(shape)->page_bytes() == tokens * token_bytes);
+      shape.index_dim = 128;
+      REQUIRE(each.backend->kv_page_bytes(shape) == tokens * (token_bytes + 128 * element));
+      REQUIRE(each.backend->make_kv_cache(shape)->page_bytes() == tokens * (token_bytes + 128 * element));
+    }
+  });
+}
