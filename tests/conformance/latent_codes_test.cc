@@ -141,15 +141,15 @@ LatentSequence moderate_latents(Random& random, const LatentShape& shape, int32_
   return sequence;
 }
 
-}  // namespace
-
-TEST_CASE("latent attention with codes is near the reference") {
+/// Checks the outputs over expansions in codes against the reference with their exact values.
+template <class Weights, class Case>
+void check_near_reference(const std::vector<Case>& cases, uint64_t salt) {
   INFO("seed " << test_seed());
-  Random random(test_seed() + 60);
-  for (const LatentCodeCase& test_case : latent_code_cases()) {
+  Random random(test_seed() + salt);
+  for (const auto& test_case : cases) {
     INFO(test_case.to_string());
     const LatentShape& shape = test_case.sizes.shape;
-    const LatentCodeWeights codes(random, test_case);
+    const Weights codes(random, test_case);
     LatentSequence sequence = moderate_latents(random, shape, 35);
     sequence.chunks = {20, 1, 14};
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -165,12 +165,14 @@ TEST_CASE("latent attention with codes is near the reference") {
   }
 }
 
-TEST_CASE("latents in codes do not depend on chunks pages or company") {
+/// Checks that outputs over expansions in codes depend neither on chunks and pages nor on other sequences.
+template <class Weights, class Case>
+void check_equal_bits(const std::vector<Case>& cases, uint64_t salt) {
   INFO("seed " << test_seed());
-  Random random(test_seed() + 61);
-  for (const LatentCodeCase& test_case : latent_code_cases()) {
+  Random random(test_seed() + salt);
+  for (const auto& test_case : cases) {
     const LatentShape& shape = test_case.sizes.shape;
-    const LatentCodeWeights codes(random, test_case);
+    const Weights codes(random, test_case);
     const LatentSequence sequence = moderate_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
     LatentSequence other = moderate_latents(random, shape, 25);
     other.chunks = random_chunks(random, other.length, false);
@@ -184,48 +186,24 @@ TEST_CASE("latents in codes do not depend on chunks pages or company") {
       REQUIRE(got[0] == got[2]);
     });
   }
+}
+
+}  // namespace
+
+TEST_CASE("latent attention with codes is near the reference") {
+  check_near_reference<LatentCodeWeights>(latent_code_cases(), 60);
+}
+
+TEST_CASE("latents in codes do not depend on chunks pages or company") {
+  check_equal_bits<LatentCodeWeights>(latent_code_cases(), 61);
 }
 
 TEST_CASE("latent attention with rows in codes is near the reference") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 62);
-  for (const LatentRowCase& test_case : latent_row_cases()) {
-    INFO(test_case.to_string());
-    const LatentRowWeights codes(random, test_case);
-    LatentSequence sequence = moderate_latents(random, test_case.sizes.shape, 35);
-    sequence.chunks = {20, 1, 14};
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const Values wanted = expected_latent_outputs(test_case.sizes, codes.weights, sequence, dtype);
-      float largest = 0;
-      for (const float value : wanted) largest = std::max(largest, std::abs(value));
-      for_each_packing_backend([&](tensor::Backend& backend) {
-        if (backend.compute_dtype() != dtype) return;
-        const Values got = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, test_seed())[0];
-        check_close(got, wanted, unit(dtype), 0.03 * static_cast<double>(largest));
-      });
-    }
-  }
+  check_near_reference<LatentRowWeights>(latent_row_cases(), 62);
 }
 
 TEST_CASE("rows of latents in codes do not depend on chunks or company") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 63);
-  for (const LatentRowCase& test_case : latent_row_cases()) {
-    const LatentShape& shape = test_case.sizes.shape;
-    const LatentRowWeights codes(random, test_case);
-    const LatentSequence sequence = moderate_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
-    LatentSequence other = moderate_latents(random, shape, 25);
-    other.chunks = random_chunks(random, other.length, false);
-    for_each_packing_backend([&](tensor::Backend& backend) {
-      const Values whole = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, 1)[0];
-      LatentSequence same = sequence;
-      same.chunks = random_chunks(random, same.length, true);
-      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
-      const auto got = feed_latents(backend, {shape, 64}, codes.weights, {other, same, other}, test_seed());
-      REQUIRE(got[1] == whole);
-      REQUIRE(got[0] == got[2]);
-    });
-  }
+  check_equal_bits<LatentRowWeights>(latent_row_cases(), 63);
 }
 
 TEST_CASE("the heads of a rank have the bits of all heads in codes") {
