@@ -29,7 +29,10 @@ std::exception_ptr failure_of(cudaError_t outcome) {
 }  // namespace
 
 EventPoller::EventPoller(int device, Lost lost)
-    : device_(device), lost_(std::move(lost)), thread_([this] { poll_loop(); }) {}
+    : device_(device),
+      lost_(std::move(lost)),
+      thread_([this] { poll_loop(); }),
+      failed_calls_([this] { on_failed_call(); }) {}
 
 void EventPoller::finish() {
   if (!thread_.joinable()) return;
@@ -96,6 +99,14 @@ void EventPoller::report_if_lost() {
   std::exchange(lost_, nullptr)(fmt::format("device {} is lost to this process: {}", device_, describe_error(outcome)));
 }
 
+void EventPoller::on_failed_call() {
+  {
+    const std::lock_guard lock(mutex_);
+    a_call_failed_ = true;
+  }
+  changed_.notify_one();
+}
+
 void EventPoller::poll_loop() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   (void)cudaSetDevice(device_);
@@ -103,8 +114,14 @@ void EventPoller::poll_loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (pending_count_ == 0) {
+      if (std::exchange(a_call_failed_, false)) {
+        lock.unlock();
+        report_if_lost();
+        lock.lock();
+        continue;
+      }
       if (closing_) return;
-      changed_.wait(lock, [this] { return pending_count_ > 0 || closing_; });
+      changed_.wait(lock, [this] { return pending_count_ > 0 || closing_ || a_call_failed_; });
       looks = 0;
       continue;
     }

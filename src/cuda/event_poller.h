@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "cuda/error.h"
 #include "cuda/handles.h"
 
 namespace millrace::cuda {
@@ -26,8 +27,8 @@ class EventPoller {
   using Callback = std::function<void(std::exception_ptr)>;
   using Lost = std::function<void(const std::string& reason)>;
 
-  /// Starts the thread. `lost`, unless empty, is called on it at most once, after the callback of a failure from which
-  /// the device does not recover.
+  /// Starts the thread. `lost`, unless empty, is called on it at most once, when a piece of work or any checked call
+  /// has failed and the device does not recover. Callbacks of work that failed before come first.
   EventPoller(int device, Lost lost);
   ~EventPoller() { finish(); }
   EventPoller(const EventPoller&) = delete;
@@ -51,6 +52,7 @@ class EventPoller {
   [[nodiscard]] bool complete_some(std::unique_lock<std::mutex>& lock);
 
   void report_if_lost();
+  void on_failed_call();
 
   const int device_;
   Lost lost_;  // empty once it was called
@@ -60,7 +62,9 @@ class EventPoller {
   std::array<std::deque<Pending>, kLanes> lanes_;  // guarded by mutex_, as the rest
   size_t pending_count_ = 0;
   bool closing_ = false;
+  bool a_call_failed_ = false;  // since the thread looked whether the device is lost
   std::thread thread_;
+  FailureListener failed_calls_;
 };
 
 }  // namespace millrace::cuda

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 
 #include "cuda/error.h"
@@ -25,14 +24,13 @@ tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
   void* data = nullptr;
   check(cudaSetDevice(device), "cudaSetDevice");
   if (const cudaError_t outcome = cudaMalloc(&data, bytes); outcome != cudaSuccess) {
-    (void)cudaGetLastError();
-    size_t free = 0;
+    size_t left = 0;
     size_t total = 0;
-    (void)cudaMemGetInfo(&free, &total);
+    (void)cudaMemGetInfo(&left, &total);
     const std::string missing =
-        bytes > free ? fmt::format(", {:.1f} MB are missing", megabytes(bytes - free)) : std::string();
-    throw std::runtime_error(fmt::format("CUDA: cudaMalloc of {:.1f} MB, device {} has {:.1f} MB left{}: {}",
-                                         megabytes(bytes), device, megabytes(free), missing, describe_error(outcome)));
+        bytes > left ? fmt::format(", {:.1f} MB are missing", megabytes(bytes - left)) : std::string();
+    fail(fmt::format("CUDA: cudaMalloc of {:.1f} MB, device {} has {:.1f} MB left{}: {}", megabytes(bytes), device,
+                     megabytes(left), missing, describe_error(outcome)));
   }
   tensor::Buffer buffer(data, bytes, [](void* memory) { (void)cudaFree(memory); });
   check(cudaMemsetAsync(data, 0, bytes, stream.get()), "cudaMemset");
@@ -45,9 +43,8 @@ tensor::Buffer allocate_pinned(size_t bytes) {
   void* data = nullptr;
   const cudaError_t outcome = cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   if (outcome != cudaSuccess) {
-    (void)cudaGetLastError();
-    throw std::runtime_error(fmt::format("CUDA: cudaHostAlloc of {:.1f} MB of the host's memory: {}", megabytes(bytes),
-                                         describe_error(outcome)));
+    fail(fmt::format("CUDA: cudaHostAlloc of {:.1f} MB of the host's memory: {}", megabytes(bytes),
+                     describe_error(outcome)));
   }
   std::memset(data, 0, bytes);
   return {data, bytes, [](void* memory) { (void)cudaFreeHost(memory); }};

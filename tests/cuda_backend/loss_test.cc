@@ -1,6 +1,7 @@
 // A device that this process has lost, and what the fake runtime forbids as the real one does.
 
 #include <catch2/catch.hpp>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -47,6 +48,25 @@ TEST_CASE("a device that only fails is lost but one failure is none") {
       "device 0 is lost to this process: an illegal memory access was encountered "
       "(cudaErrorIllegalAddress)";
   REQUIRE(told == std::vector<std::string>{"done", "failed", "done", "failed", reason, "failed"});
+}
+
+TEST_CASE("a lost device is noticed by any call that fails") {
+  emulator::reset();
+  std::promise<std::string> told;
+  {
+    const auto backend = cuda::make_backend({.lost = [&](const std::string& reason) { told.set_value(reason); }});
+    cudaStream_t stream = nullptr;
+    cudaEvent_t event = nullptr;
+    REQUIRE(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0) == cudaSuccess);
+    REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+    emulator::fail_event(1, true);
+    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    REQUIRE(cudaEventSynchronize(event) !=
+            cudaSuccess);  // as a transfer of a channel finds it, which no backend watches
+    REQUIRE_THROWS_WITH(backend->allocate(64), Catch::Contains("an illegal memory access was encountered"));
+    REQUIRE_THAT(told.get_future().get(), Catch::StartsWith("device 0 is lost to this process"));
+  }
+  emulator::reset();
 }
 
 TEST_CASE("the fake refuses a stream on the device of another thread") {

@@ -27,7 +27,11 @@ class NodeProcess:
         self.process.send_signal(what)
 
     def wait(self):
-        code = self.process.wait(timeout=PATIENCE_S)
+        """Returns the exit status."""
+        try:
+            code = self.process.wait(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the node did not end within {PATIENCE_S} s; its log:\n{self.log()}") from None
         self.reader.join(timeout=PATIENCE_S)
         return code
 

@@ -306,7 +306,7 @@ def test_a_node_with_a_lost_gpu_ends_and_rejoins_later():
         while answers[-1].status_code == 200 and len(answers) < 100:
             answers.append(ring.server.post("/v1/completions", body))
         assert answers[-1].status_code == 503, answers[-1].text
-        assert ring.nodes[1].process.wait(PATIENCE_S) == 1, ring.nodes[1].log()
+        assert ring.nodes[1].wait() == 1, ring.nodes[1].log()
         ring.wait_until_broken()
         ring.node_environment = ()
         ring.start_node(1)

@@ -51,7 +51,7 @@ def test_a_node_that_looks_up_its_head_can_be_stopped():
         wait_until(lambda: f"waiting for the head at {ring.address}: the name '{NAME}' has not been looked up yet" in
                    node.log(), "the reminder")
         node.signal(signal.SIGTERM)
-        assert node.process.wait(timeout=PATIENCE_S) == 0
+        assert node.wait() == 0
         assert node.log().count(BEGINS) == 1
     finally:
         ring.__exit__()

@@ -146,7 +146,7 @@ def test_a_ring_that_gets_sigterm_finishes_its_requests():
             assert finished, message
         assert ring.server.wait() == 0, ring.server.log()
         for node in ring.nodes.values():
-            assert node.process.wait(PATIENCE_S) == 0, node.log()
+            assert node.wait() == 0, node.log()
             assert "serving until the head ends it" in node.log()
 
 
@@ -166,7 +166,7 @@ def test_a_paused_ring_that_gets_sigterm_finishes_its_requests():
         finished, message = stream.end()
         assert finished, message
         assert ring.server.wait() == 0, ring.server.log()
-        assert node.process.wait(PATIENCE_S) == 0, node.log()
+        assert node.wait() == 0, node.log()
 
 
 def plans_of_node_1(ring):
@@ -181,7 +181,7 @@ def test_idle_nodes_leave_soon_and_a_second_signal_ends_others(ring):
     with StolenTime() as stolen:
         begin = time.monotonic()
         node.signal(signal.SIGTERM)
-        assert node.process.wait(PATIENCE_S) == 0, node.log()
+        assert node.wait() == 0, node.log()
         took_s = time.monotonic() - begin
     ring.start_node(1)
     ring.wait_until_whole()
@@ -193,7 +193,7 @@ def test_idle_nodes_leave_soon_and_a_second_signal_ends_others(ring):
     node.signal(signal.SIGTERM)
     wait_until(lambda: "serving until the head ends it" in node.log(), "the drain")
     node.signal(signal.SIGTERM)
-    assert node.process.wait(PATIENCE_S) == -signal.SIGTERM
+    assert node.wait() == -signal.SIGTERM
     stream.end()
     ring.start_node(1)
     ring.wait_until_whole()
@@ -459,7 +459,7 @@ def test_the_head_gives_all_nodes_one_instruction_set():
 def test_a_node_leaves_on_sigterm():
     with Ring(2, 2) as ring:
         ring.nodes[1].signal(signal.SIGTERM)
-        assert ring.nodes[1].process.wait(timeout=PATIENCE_S) == 0
+        assert ring.nodes[1].wait() == 0
         ring.wait_until_broken()
 
 
