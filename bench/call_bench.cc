@@ -1,7 +1,6 @@
 // Measures what constrained tool calls cost in each format of calls: the states of the automaton, its compilation, and
 // the steps of the mask of each token. Outputs are random draws, the same on every machine.
 #include <fmt/format.h>
-#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <random>
@@ -9,16 +8,11 @@
 #include "grammar/matcher.h"
 #include "server/output_constraint.h"
 #include "text/tokenizer/tokenizer.h"
+#include "thread_time.h"
 
 using namespace millrace;
 
 namespace {
-
-double thread_ms() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
-}
 
 struct Tools {
   const char* name;
@@ -30,11 +24,11 @@ std::vector<Tools> all_tools() {
   const std::string edit =
       R"({"type":"object","properties":{"path":{"type":"string"},"old":{"type":"string"},"new":{"type":"string"},)"
       R"("all":{"type":"boolean","default":false}},"required":["path","old","new"],"additionalProperties":false})";
-  const std::string todo =
-      R"({"type":"object","properties":{"todos":{"type":"array","items":{"type":"object","properties":)"
+  const std::string steps =
+      R"({"type":"object","properties":{"steps":{"type":"array","items":{"type":"object","properties":)"
       R"({"content":{"type":"string","minLength":1},"status":{"enum":["pending","in_progress","completed"]},)"
       R"("id":{"type":"string"}},"required":["content","status","id"],"additionalProperties":false}}},)"
-      R"("required":["todos"]})";
+      R"("required":["steps"]})";
   const std::string bounded =
       R"({"type":"object","properties":{"content":{"type":"string","maxLength":400},"lines":{"type":"array",)"
       R"("items":{"type":"string","maxLength":2000},"maxItems":50},"when":{"type":"string","format":"date-time"},)"
@@ -44,8 +38,8 @@ std::vector<Tools> all_tools() {
                              R"("scopes":{"type":"array","items":{"type":"string"}}},"required":["project"],)"
                              R"("anyOf":[{"required":["paths"]},{"required":["scopes"]}]})";
   std::vector<std::string> many(20, edit);
-  many.insert(many.end(), 10, todo);
-  return {{"edit", {edit}}, {"todo", {todo}}, {"bounds", {bounded}}, {"either", {either}}, {"30 tools", many}};
+  many.insert(many.end(), 10, steps);
+  return {{"edit", {edit}}, {"steps", {steps}}, {"bounds", {bounded}}, {"either", {either}}, {"30 tools", many}};
 }
 
 server::OutputConstraint constraint_of(text::ToolFormat format, const Tools& tools) {
@@ -117,11 +111,11 @@ int main(int argc, char** argv) {
     const auto format = static_cast<text::ToolFormat>(i);
     fmt::print("{:17}", text::to_string(format));
     for (const Tools& tools : all_tools()) {
-      const double begin = thread_ms();
+      const double begin = bench::thread_seconds();
       const auto definition = server::build_grammar(constraint_of(format, tools), server::SchemaEnforcement::kAll);
       const auto grammar =
           grammar::Grammar::compile(definition.value(), vocabulary, {static_cast<TokenId>(vocabulary->size() - 1)});
-      const double ms = thread_ms() - begin;
+      const double ms = (bench::thread_seconds() - begin) * 1e3;
       if (grammar.has_error()) {
         fmt::print(" | {:22}", grammar.error().message.substr(0, 22));
         continue;

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <numeric>
 #include <random>
 
@@ -16,6 +15,7 @@
 
 #include "cpu/memory.h"
 #include "cpu/thread_pool.h"
+#include "thread_time.h"
 
 namespace millrace::bench {
 namespace {
@@ -24,12 +24,8 @@ bool use_processor_time = false;
 std::minstd_rand turn_dice;
 
 double now() {
-  if (!use_processor_time) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  if (use_processor_time) return thread_seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 constexpr int kPeakRounds = 200000;

@@ -3,34 +3,23 @@
 // are random draws. "first" is the first output of a grammar, whose states nobody has visited yet, "later" those after
 // it.
 #include <fmt/format.h>
-#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <random>
 
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
 #include "grammar/regex_parser.h"
 #include "text/tokenizer/tokenizer.h"
+#include "thread_time.h"
 
 using namespace millrace;
 
 namespace {
 
-/// The processor time of this thread, so that other programs on the machine do not count.
-struct Clock {
-  using time_point = std::chrono::nanoseconds;
-  static time_point now() {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-  }
-};
-
-double us_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+double us_since(double begin) {
+  return (bench::thread_seconds() - begin) * 1e6;
 }
 
 struct GrammarCase {
@@ -92,7 +81,7 @@ void write_output(const std::shared_ptr<const grammar::Grammar>& grammar, size_t
   for (size_t i = 0; i < max_tokens; ++i) {
     double us = 0;
     for (bool is_settled = false; !is_settled;) {
-      const auto begin = Clock::now();
+      const double begin = bench::thread_seconds();
       grammar::WorkBudget budget(steps);
       is_settled = matcher.settle(budget);
       times.slices.push_back(us_since(begin));
@@ -134,7 +123,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", tokenizer.error().message);
     return 1;
   }
-  auto begin = Clock::now();
+  double begin = bench::thread_seconds();
   std::vector<std::string> texts((*tokenizer)->vocab_size());
   for (TokenId token = 0; token < static_cast<TokenId>(texts.size()); ++token) {
     if (!(*tokenizer)->is_special(token)) texts[static_cast<size_t>(token)] = (*tokenizer)->token_bytes(token);
@@ -145,7 +134,7 @@ int main(int argc, char** argv) {
   fmt::print("us per token: mean, median, largest, and the longest slice\n");
   fmt::print("{:17} {:>10} | {:^38} | {:^38} | {:>6}\n", "grammar", "compile ms", "first", "later", "MiB");
   for (const GrammarCase& one : kGrammarCases) {
-    begin = Clock::now();
+    begin = bench::thread_seconds();
     const auto grammar = compile(one, vocabulary);
     const double compile_ms = us_since(begin) / 1000;
     if (grammar.has_error()) {

@@ -9,7 +9,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
-#include <ctime>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -23,6 +22,7 @@
 #include "cpu/memory.h"
 #include "cpu_bench.h"
 #include "tensor/dtype.h"
+#include "thread_time.h"
 
 using namespace millrace;
 using namespace millrace::cpu;
@@ -65,13 +65,6 @@ Build open_build(const std::string& path, const std::string& isa) {
   return {path.substr(slash, path.find_last_of('.') - slash), kernels, entry->st_size};
 }
 
-/// Returns the processor time of this thread, which excludes waiting for a core.
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
 /// The alternating measurements of all builds.
 class Turns {
  public:
@@ -85,9 +78,9 @@ class Turns {
     for (int turn = 0; turn <= runs_; ++turn) {
       std::ranges::shuffle(order, dice_);  // a build may gain from the one before it
       for (const size_t i : order) {
-        const double begin = thread_seconds();
+        const double begin = bench::thread_seconds();
         body(*builds_[i].kernels);
-        if (turn > 0) seconds[i].push_back(thread_seconds() - begin);
+        if (turn > 0) seconds[i].push_back(bench::thread_seconds() - begin);
       }
     }
     fmt::print("{:<28}", name);

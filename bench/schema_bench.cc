@@ -4,7 +4,6 @@
 // byte.
 #include <fmt/format.h>
 #include <malloc.h>
-#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -17,17 +16,11 @@
 #include "grammar/grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
+#include "thread_time.h"
 
 using namespace millrace;
 
 namespace {
-
-/// The processor time of this thread, so that other programs on the machine do not count.
-double thread_ms() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
-}
 
 std::shared_ptr<const grammar::Vocabulary> bytes() {
   std::vector<std::string> texts;
@@ -75,9 +68,9 @@ class Report {
     ++schemas_;
     const std::string text = to_json(schema);
     const size_t before = mallinfo2().uordblks;
-    const double begin = thread_ms();
+    const double begin = bench::thread_seconds();
     const auto grammar = compile(text, vocabulary_, options_);
-    compile_ms_.push_back(thread_ms() - begin);
+    compile_ms_.push_back((bench::thread_seconds() - begin) * 1e3);
     if (lists_ && compile_ms_.back() > 200) fmt::print("slow {}: {:.0f} ms\n", name, compile_ms_.back());
     if (grammar.has_error()) {
       if (lists_) fmt::print("refused {}: {}\n", name, grammar.error().message.substr(0, 300));

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "text/tokenizer/incremental_detokenizer.h"
 #include "text/tokenizer/tokenizer.h"
+#include "thread_time.h"
 
 // Time to load a tokenizer, and encoding and decoding speed over a corpus, on one thread.
 
@@ -31,21 +31,14 @@ std::string read_file(const fs::path& path) {
   return std::move(content).str();
 }
 
-/// CPU time of this thread, so that a shared machine's other load is left out.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 /// Runs `work` over `bytes` bytes several times and prints the median and the spread.
 template <class Work>
 void measure(const std::string& what, size_t bytes, Work work) {
   std::vector<double> rates;
   for (int round = 0; round < kRounds; ++round) {
-    const double start = cpu_seconds();
+    const double start = bench::thread_seconds();
     work();
-    rates.push_back(static_cast<double>(bytes) / (cpu_seconds() - start) / 1e6);
+    rates.push_back(static_cast<double>(bytes) / (bench::thread_seconds() - start) / 1e6);
   }
   std::sort(rates.begin(), rates.end());
   fmt::print("{:<28} {:>8.1f} MB/s median   {:>8.1f} to {:.1f}\n", what, rates[kRounds / 2], rates.front(),
@@ -56,9 +49,9 @@ void measure(const std::string& what, size_t bytes, Work work) {
 void measure_load(const std::string& name, const fs::path& model) {
   std::vector<double> times_ms;
   for (int round = 0; round < kRounds; ++round) {
-    const double start = cpu_seconds();
+    const double start = bench::thread_seconds();
     (void)text::Tokenizer::load(model);
-    times_ms.push_back((cpu_seconds() - start) * 1e3);
+    times_ms.push_back((bench::thread_seconds() - start) * 1e3);
   }
   std::sort(times_ms.begin(), times_ms.end());
   fmt::print("{:<28} {:>8.1f} ms median     {:>8.1f} to {:.1f}\n", name + " load", times_ms[kRounds / 2],

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "app/local_engine.h"
@@ -28,6 +31,16 @@ struct Reply {
   std::optional<Error> error;
   uint32_t cached_tokens = 0;
 };
+
+/// Starts an engine over a model with `vocab_size` ids, and waits until it is ready.
+inline std::unique_ptr<app::LocalEngine> start_engine(const app::EngineOptions& options, uint32_t vocab_size) {
+  auto engine = app::LocalEngine::create(options, {}, vocab_size);
+  if (engine.has_error()) FAIL(engine.error().message);
+  REQUIRE_FALSE((*engine)->engine().status().ready);
+  REQUIRE_FALSE((*engine)->start().has_error());
+  while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return std::move(*engine);
+}
 
 inline asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& engine, sched::GenerateRequest request,
                                      Reply& reply) {

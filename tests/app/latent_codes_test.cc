@@ -29,11 +29,7 @@ app::EngineOptions coded_options(const Cell& cell, int32_t pp_size) {
 }
 
 std::unique_ptr<app::LocalEngine> started(const app::EngineOptions& options) {
-  auto engine = app::LocalEngine::create(options, {}, 512);
-  if (engine.has_error()) FAIL(engine.error().message);
-  REQUIRE_FALSE((*engine)->start().has_error());
-  while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(1ms);
-  return std::move(*engine);
+  return start_engine(options, 512);
 }
 
 /// Returns each request's reply alone, on one stage with room for all.

@@ -27,12 +27,7 @@ model::LayerPartition partition(std::string_view text) {
 }
 
 std::unique_ptr<app::LocalEngine> start(const app::EngineOptions& options) {
-  auto engine = app::LocalEngine::create(options, {}, 512);
-  if (engine.has_error()) FAIL(engine.error().message);
-  REQUIRE_FALSE((*engine)->engine().status().ready);
-  REQUIRE_FALSE((*engine)->start().has_error());
-  while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(1ms);
-  return std::move(*engine);
+  return start_engine(options, 512);
 }
 
 /// A copy of a golden model whose embedding of one token is NaN.

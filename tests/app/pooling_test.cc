@@ -16,6 +16,7 @@
 #include "sched/plan/request.h"
 #include "server/pooling_model.h"
 #include "support/mentions.h"
+#include "app/engine_client.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -142,11 +143,7 @@ app::EngineOptions pooling_engine(const std::filesystem::path& folder, int32_t p
 }
 
 std::unique_ptr<app::LocalEngine> start_pooling(const app::EngineOptions& options) {
-  auto engine = app::LocalEngine::create(options, {}, 288);
-  if (engine.has_error()) FAIL(engine.error().message);
-  REQUIRE_FALSE((*engine)->start().has_error());
-  while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(1ms);
-  return std::move(*engine);
+  return test::start_engine(options, 288);
 }
 
 Vectors pooled_of(const std::vector<sched::GenerateEvent>& events) {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "conformance/latent_sequences.h"
+#include "conformance/latent_checks.h"
 #include "support/effort.h"
 
 using namespace millrace;
@@ -30,59 +30,21 @@ void for_each_backend(const Body& body) {
   }
 }
 
+/// Calls body(backend, kAuto) for each of them, as the shared checks want it.
+constexpr auto for_each_stored = [](const auto& body) {
+  for_each_backend([&](tensor::Backend& backend) { body(backend, tensor::KvDType::kAuto); });
+};
+
 }  // namespace
 
 TEST_CASE("latent attention agrees with the expanded reference") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 50);
-  struct Sized {
-    LatentCase sizes;
-    int32_t length;
-  };
-  for (const auto& [sizes, length] :
-       {Sized{{shape_of(4, 32, 16, 24, 32), 16}, 90}, Sized{{shape_of(16, 24, 8, 40, 72), 7}, 50},
-        Sized{{shape_of(20, 16, 16, 16, 72), 16}, 70}, Sized{{shape_of(70, 16, 16, 16, 64), 64}, 40},
-        Sized{{shape_of(2, 192, 64, 256, 512), 1}, 20}}) {
-    const LatentWeights weights = random_latent_weights(random, sizes.shape);
-    std::vector<LatentSequence> sequences = {random_latents(random, sizes.shape, length),
-                                             random_latents(random, sizes.shape, length / 2 + 1)};
-    for (LatentSequence& sequence : sequences) sequence.chunks = random_chunks(random, sequence.length, false);
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      std::vector<Values> wanted;
-      for (const LatentSequence& sequence : sequences)
-        wanted.push_back(expected_latent_outputs(sizes, weights, sequence, dtype));
-      for_each_backend([&](tensor::Backend& backend) {
-        if (backend.compute_dtype() != dtype) return;
-        INFO(sizes.to_string());
-        const auto got = feed_latents(backend, sizes, weights, sequences, test_seed());
-        for (size_t s = 0; s < sequences.size(); ++s)
-          check_close(got[s], wanted[s], unit(dtype), dtype == DType::kBF16 ? 0.03 : 2e-5);
-      });
-    }
-  }
+  check_latents_near_reference(
+      for_each_stored, [](DType dtype, tensor::KvDType) { return dtype == DType::kBF16 ? 0.03 : 2e-5; }, 72, 50);
 }
 
 TEST_CASE("latent attention does not depend on chunks pages or company") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 51);
-  for (const LatentShape& shape :
-       {shape_of(4, 32, 16, 24, 32), shape_of(20, 16, 8, 16, 72), shape_of(50, 16, 8, 16, 72)}) {
-    const LatentWeights weights = random_latent_weights(random, shape);
-    const LatentSequence sequence = random_latents(random, shape, static_cast<int32_t>(random.integer(60, 150)));
-    LatentSequence other = random_latents(random, shape, 50);
-    other.chunks = random_chunks(random, other.length, false);
-    for_each_backend([&](tensor::Backend& backend) {
-      const Values whole = feed_latents(backend, {shape, 16}, weights, {sequence}, 1)[0];
-      for (const int32_t page_size : {1, 16, 64, 7}) {
-        LatentSequence same = sequence;
-        same.chunks = random_chunks(random, same.length, page_size == 1);
-        INFO(shape.head_count << " heads, pages of " << page_size << ", " << same.chunks.size() << " chunks");
-        const auto got = feed_latents(backend, {shape, page_size}, weights, {other, same, other}, test_seed());
-        REQUIRE(got[1] == whole);
-        REQUIRE(got[0] == got[2]);
-      }
-    });
-  }
+  check_latents_have_equal_bits(
+      for_each_stored, {shape_of(4, 32, 16, 24, 32), shape_of(20, 16, 8, 16, 72), shape_of(50, 16, 8, 16, 72)}, 51);
 }
 
 TEST_CASE("latent attention does not depend on cuts of a long context") {

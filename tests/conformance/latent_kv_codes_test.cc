@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "conformance/latent_sequences.h"
+#include "conformance/latent_checks.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -29,60 +29,19 @@ void for_each_coded(const Body& body) {
   }
 }
 
+/// Calls body(backend, dtype of codes) for each of them, as the shared checks want it.
+constexpr auto for_each_stored = [](const auto& body) {
+  for_each_coded([&](const CodedBackend& each) { body(*each.backend, each.stored); });
+};
+
 }  // namespace
 
 TEST_CASE("latents of 8 bits agree with the reference") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 70);
-  struct Sized {
-    LatentCase sizes;
-    int32_t length;
-  };
-  for (const auto& [sizes, length] :
-       {Sized{{shape_of(4, 32, 16, 24, 32), 16}, 90}, Sized{{shape_of(16, 24, 8, 40, 72), 7}, 50},
-        Sized{{shape_of(20, 16, 16, 16, 200), 16}, 70}, Sized{{shape_of(70, 16, 16, 16, 64), 64}, 40},
-        Sized{{shape_of(2, 192, 64, 256, 512), 1}, 20}}) {
-    const LatentWeights weights = random_latent_weights(random, sizes.shape);
-    std::vector<LatentSequence> sequences = {random_latents(random, sizes.shape, length),
-                                             random_latents(random, sizes.shape, length / 2 + 1)};
-    for (LatentSequence& sequence : sequences) sequence.chunks = random_chunks(random, sequence.length, false);
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const KvDType stored : {KvDType::kInt8, KvDType::kFp8E4M3}) {
-        std::vector<Values> wanted;
-        for (const LatentSequence& sequence : sequences)
-          wanted.push_back(expected_latent_outputs(sizes, weights, sequence, dtype, stored));
-        for_each_coded([&](const CodedBackend& each) {
-          if (each.stored != stored || each.backend->compute_dtype() != dtype) return;
-          INFO(sizes.to_string());
-          const auto got = feed_latents(*each.backend, sizes, weights, sequences, test_seed());
-          for (size_t s = 0; s < sequences.size(); ++s)
-            check_close(got[s], wanted[s], unit(dtype), coded_error(stored));
-        });
-      }
-    }
-  }
+  check_latents_near_reference(for_each_stored, [](DType, KvDType stored) { return coded_error(stored); }, 200, 70);
 }
 
 TEST_CASE("latents of 8 bits give equal bits however they are cut") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 71);
-  for (const LatentShape& shape : {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 200)}) {
-    const LatentWeights weights = random_latent_weights(random, shape);
-    const LatentSequence sequence = random_latents(random, shape, static_cast<int32_t>(random.integer(60, 150)));
-    LatentSequence other = random_latents(random, shape, 50);
-    other.chunks = random_chunks(random, other.length, false);
-    for_each_coded([&](const CodedBackend& each) {
-      const Values whole = feed_latents(*each.backend, {shape, 16}, weights, {sequence}, 1)[0];
-      for (const int32_t page_size : {1, 16, 64, 7}) {
-        LatentSequence same = sequence;
-        same.chunks = random_chunks(random, same.length, page_size == 1);
-        INFO(shape.head_count << " heads, pages of " << page_size << ", " << same.chunks.size() << " chunks");
-        const auto got = feed_latents(*each.backend, {shape, page_size}, weights, {other, same, other}, test_seed());
-        REQUIRE(got[1] == whole);
-        REQUIRE(got[0] == got[2]);
-      }
-    });
-  }
+  check_latents_have_equal_bits(for_each_stored, {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 200)}, 71);
 }
 
 TEST_CASE("faults in latents of 8 bits spoil only rows that see them") {

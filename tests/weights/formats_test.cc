@@ -126,9 +126,7 @@ TEST_CASE("Algorithms of ModelOpt that are stored as FP8 or FP4 load") {
 /// Returns a weight of vectors, read as another config says, with a tensor renamed.
 std::vector<float> decoded_as(const Vectors& vectors, const char* config, const std::string& from = "",
                               const std::string& to = "") {
-  const element expected = vectors.file["expected"]["a.weight"];
-  const int64_t rows = expected["shape"].at(0).get_int64();
-  const int64_t cols = expected["shape"].at(1).get_int64();
+  const auto [rows, cols] = vectors.shape_of("a.weight");
   const TensorLookup lookup = [&](const std::string& name) -> Result<RawTensor> {
     if (name == from) return make_error(ErrorCode::kNotFound, "there is no '{}'", name);
     return vectors.lookup()(name == to ? from : name);
@@ -293,9 +291,7 @@ TEST_CASE("FP8 and FP4 of Quark decode") {
 
 TEST_CASE("Scaled zero points of AWQ that are no products are refused") {
   Vectors vectors("awq_gemv_fast_w4_g64");
-  const element expected = vectors.file["expected"]["a.weight"];
-  const int64_t rows = expected["shape"].at(0).get_int64();
-  const int64_t cols = expected["shape"].at(1).get_int64();
+  const auto [rows, cols] = vectors.shape_of("a.weight");
   const WeightFormat format = vectors.format();
   const auto message = [&](int product) {
     const auto half = static_cast<uint16_t>(product);
@@ -322,9 +318,7 @@ TEST_CASE("Scaled zero points of AWQ that are no products are refused") {
 
 TEST_CASE("The stated shape of packed weights is checked in both types") {
   Vectors vectors("ct_w4a16_sym_g32");
-  const element expected = vectors.file["expected"]["a.weight"];
-  const int64_t rows = expected["shape"].at(0).get_int64();
-  const int64_t cols = expected["shape"].at(1).get_int64();
+  const auto [rows, cols] = vectors.shape_of("a.weight");
   const WeightFormat format = vectors.format();
   const auto message = [&](const char* dtype, auto first, auto second) {
     const std::array sides{first, second};

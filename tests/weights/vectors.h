@@ -72,6 +72,15 @@ struct Vectors {
     }
   }
 
+  /// The sizes of a weight.
+  struct Shape {
+    int64_t rows = 0;
+    int64_t cols = 0;
+  };
+  [[nodiscard]] Shape shape_of(const char* weight) const {
+    const element shape = file["expected"][weight]["shape"];
+    return {shape.at(0).get_int64(), shape.at(1).get_int64()};
+  }
   struct Entry {
     std::string dtype;
     std::vector<int64_t> shape;

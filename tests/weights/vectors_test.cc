@@ -83,8 +83,7 @@ TEST_CASE("Weights of every checkpoint format decode bit for bit") {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
-    const int64_t rows = expected["shape"].at(0).get_int64();
-    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto [rows, cols] = vectors.shape_of("a.weight");
     const auto stored = find_stored_weight(vectors.lookup(), vectors.format(), "a.weight", rows, cols);
     REQUIRE(stored.has_value());
     REQUIRE(stored->has_value());
@@ -171,8 +170,7 @@ TEST_CASE("Weights of few bits keep their values as codes") {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
-    const int64_t rows = expected["shape"].at(0).get_int64();
-    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto [rows, cols] = vectors.shape_of("a.weight");
     const auto stored = find_stored_weight(vectors.lookup(), vectors.format(), "a.weight", rows, cols);
     REQUIRE(code_layout(**stored) == kind);
     if (kind) check_codes(**stored, floats_of(expected["f32"]));
@@ -240,8 +238,7 @@ TEST_CASE("Tensors of several widths in one checkpoint decode") {
     JsonObject object;
     REQUIRE(document.root().get(object));
     const element expected = vectors.file["expected"]["a.weight"];
-    const int64_t rows = expected["shape"].at(0).get_int64();
-    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto [rows, cols] = vectors.shape_of("a.weight");
     const auto stored =
         find_stored_weight(vectors.lookup(), parse_weight_format(object).value(), "a.weight", rows, cols);
     REQUIRE(stored.has_value());
@@ -365,9 +362,7 @@ TEST_CASE("MXFP8 decodes with a scale for 32 columns of a row") {
 
 TEST_CASE("Damaged parts of a weight are named") {
   Vectors vectors("gptq_v1_w4_asym_g32");
-  const element expected = vectors.file["expected"]["a.weight"];
-  const int64_t rows = expected["shape"].at(0).get_int64();
-  const int64_t cols = expected["shape"].at(1).get_int64();
+  const auto [rows, cols] = vectors.shape_of("a.weight");
   const WeightFormat format = vectors.format();
   const auto error = [&](const char* part) {
     const auto stored = find_stored_weight(vectors.lookup(), format, "a.weight", rows, cols);
@@ -410,8 +405,7 @@ TEST_CASE("Damaged parts of a weight are named") {
 TEST_CASE("Unpacked zero points of 0 change nothing") {
   Vectors vectors("ct_w4a16_sym_g32");
   const element expected = vectors.file["expected"]["a.weight"];
-  const int64_t rows = expected["shape"].at(0).get_int64();
-  const int64_t cols = expected["shape"].at(1).get_int64();
+  const auto [rows, cols] = vectors.shape_of("a.weight");
   const int64_t groups = vectors.tensors.at("a.weight_scale").shape[1];
   auto& zeros = vectors.tensors["a.weight_zero_point"];
   zeros = {.dtype = "I8", .shape = {rows, groups}, .bytes = std::vector<std::byte>(static_cast<size_t>(rows * groups))};
@@ -443,9 +437,7 @@ TEST_CASE("Tensors of other types and shapes are refused by name") {
                                     Parts{"nvfp4_modelopt", {"a.weight", "a.weight_scale", "a.weight_scale_2"}},
                                     Parts{"fp8_block", {"a.weight", "a.weight_scale_inv"}}}) {
     const Vectors whole(file);
-    const element expected = whole.file["expected"]["a.weight"];
-    const int64_t rows = expected["shape"].at(0).get_int64();
-    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto [rows, cols] = whole.shape_of("a.weight");
     for (const std::string& name : names) {
       CAPTURE(file, name);
       const auto message = [&](const std::function<void(Vectors::Entry&)>& change) {
