@@ -62,7 +62,7 @@ void fill_latents(tensor::Backend& backend, const tensor::LatentShape& shape, co
 double bits_of(WeightFormat format, tensor::DType dtype) {
   if (format == WeightFormat::kFp8) return 8.25;
   if (format == WeightFormat::kQ8_0) return 8.5;
-  if (format == WeightFormat::kW4) return 4.19;  // scales of 128, or of queries
+  if (format == WeightFormat::kW4) return 4.19;  // a scale per 128 weights, or a factor per query
   return 8.0 * static_cast<double>(tensor::size_of(dtype));
 }
 
@@ -148,7 +148,7 @@ class LatentRun {
   }
 
  private:
-  /// Returns as many layers as no cache of the processor has.
+  /// Returns the layers that together exceed the caches of the processor.
   [[nodiscard]] static int32_t layer_count(const tensor::Backend& backend, const tensor::LatentShape& shape,
                                            const Work& work) {
     const double plain_bytes = 1.0 * work.sequences * (work.prefix + work.rows) * shape.key_dim() *

@@ -36,6 +36,14 @@ uint64_t largest(const Fits& fits) {
   return found;
 }
 
+/// Returns the bytes of one tier's pools.
+uint64_t pool_bytes(const sched::StageBounds& bounds, std::span<const uint64_t> page_bytes,
+                    uint32_t cache::PoolSizes::* tier) {
+  uint64_t bytes = 0;
+  for (size_t group = 0; group < bounds.group_count(); ++group) bytes += bounds.pools(group).*tier * page_bytes[group];
+  return bytes;
+}
+
 }  // namespace
 
 Result<void> check_weights_fit(const model::ModelConfig& config, const std::vector<MemoryUser>& stages) {
@@ -76,6 +84,12 @@ void NodeMemory::add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& 
   }
 }
 
+std::vector<uint64_t> NodeMemory::all_page_bytes() const {
+  std::vector<uint64_t> page_bytes;
+  for (const MemoryUser& stage : stages_) add_page_bytes(stage, page_bytes);
+  return page_bytes;
+}
+
 /// Returns the device bytes of all groups' pools.
 uint64_t NodeMemory::bytes_of(cache::PoolSizes first, std::span<const uint64_t> page_bytes) const {
   uint64_t bytes = first.device * page_bytes.front();
@@ -107,10 +121,8 @@ std::vector<std::string> NodeMemory::device_names() const {
 }
 
 double NodeMemory::page_bytes(uint64_t page_count) const {
-  std::vector<uint64_t> page_bytes;
-  for (const MemoryUser& stage : stages_) add_page_bytes(stage, page_bytes);
   const cache::PoolSizes first{.device = static_cast<uint32_t>(page_count)};
-  return static_cast<double>(bytes_of(first, page_bytes)) / static_cast<double>(page_count);
+  return static_cast<double>(bytes_of(first, all_page_bytes())) / static_cast<double>(page_count);
 }
 
 std::map<std::string, NodeMemory::Device> NodeMemory::devices() const {
@@ -165,10 +177,7 @@ uint64_t NodeMemory::host_page_capacity() const {
 
 Result<void> NodeMemory::check_room(const sched::StageBounds& bounds) const {
   for (const auto& [name, device] : devices()) {
-    uint64_t wanted = 0;
-    for (size_t group = 0; group < bounds.group_count(); ++group) {
-      wanted += bounds.pools(group).device * device.page_bytes[group];
-    }
+    const uint64_t wanted = pool_bytes(bounds, device.page_bytes, &cache::PoolSizes::device);
     log::info("{}: the KV cache takes up to {:.1f} MB of {:.1f} MB that are available", name, to_megabytes(wanted),
               to_megabytes(device.available_bytes));
     if (wanted <= device.available_bytes) continue;
@@ -189,10 +198,7 @@ Result<void> NodeMemory::check_room(const sched::StageBounds& bounds) const {
 }
 
 Result<void> NodeMemory::check_host_room(const sched::StageBounds& bounds) const {
-  std::vector<uint64_t> page_bytes;
-  for (const MemoryUser& stage : stages_) add_page_bytes(stage, page_bytes);
-  uint64_t wanted = 0;
-  for (size_t group = 0; group < bounds.group_count(); ++group) wanted += bounds.pools(group).host * page_bytes[group];
+  const uint64_t wanted = pool_bytes(bounds, all_page_bytes(), &cache::PoolSizes::host);
   const uint64_t available = Machine().available_memory();
   if (wanted <= available) return {};
   return make_error(ErrorCode::kExhausted,

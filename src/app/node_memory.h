@@ -62,6 +62,8 @@ class NodeMemory {
   [[nodiscard]] std::map<std::string, Device> devices() const;
   [[nodiscard]] const std::vector<WindowSpec>& windows() const;
   void add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& page_bytes) const;
+  /// Returns the bytes of a page of each cache group, over all stages.
+  [[nodiscard]] std::vector<uint64_t> all_page_bytes() const;
   [[nodiscard]] uint64_t bytes_of(cache::PoolSizes first, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] uint64_t max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] uint64_t max_sequences(uint32_t page_count, uint64_t bytes, std::span<const uint64_t> page_bytes) const;

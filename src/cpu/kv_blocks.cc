@@ -88,7 +88,7 @@ void KvBlocks::interleave(const std::byte* const* keys, const std::byte* const* 
   }
 }
 
-/// Returns the codes of a token where they lie. Chosen latents have none to prefetch.
+/// Returns where the codes of the group at a token begin, to prefetch them; zeros for chosen latents, which lie apart.
 const std::byte* KvBlocks::codes_at(const Position& position, int32_t token) const {
   const int32_t offset = token % cache_.shape().page_size;
   const PageId page = pages_of(position.sequence)[token / cache_.shape().page_size];
@@ -201,7 +201,8 @@ void KvBlocks::complete(const Position& position, const KvBlock& next, KvBlock& 
   if (has_codes) cache_.has_latents() ? widen_latents(position, block) : widen(position, block);
   for (int g = 0; g < kBlockGroups; ++g) {
     block.next_k[g] = next.k[g];
-    // The codes of K and V lie together. They have the size of a bf16 K group, whose passes prefetch them all.
+    // The codes of K and V lie together, as those of latents do. None are larger than a bf16 K group, whose passes
+    // prefetch them all.
     block.next_v[g] = has_codes ? block.v[g] : next.v[g];
   }
 }

@@ -61,8 +61,8 @@ class KvBlocks {
   const CpuKvCache& cache_;
   const int32_t layer_;
   std::byte* const gathered_;  // [2][K [4 groups] | V [4 groups]]; one half in a cache of codes
-  std::byte* const
-      partial_groups_;  // [2], the last V group, cleared beyond the last key; or a group, see partial_bytes
+  // [2], the last V group, cleared beyond the last key; or a group of codes; or 16 latents that were codes
+  std::byte* const partial_groups_;
 };
 
 }  // namespace millrace::cpu

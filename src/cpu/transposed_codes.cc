@@ -70,11 +70,12 @@ void write_code(CodeStorage& storage, int64_t row_bytes, int64_t row, int64_t co
   }
 }
 
-}  // namespace
-
+/// Returns the rows of the transpose from one group to the next: whole panels.
 int64_t transposed_stride(const CodeMatrix& kv_b) {
   return round_up(group_rows(kv_b), kPanelColumns);
 }
+
+}  // namespace
 
 bool can_transpose_codes(const CodeMatrix& kv_b) {
   const bool has_factors = kv_b.unit_scales != nullptr || kv_b.half_scales != nullptr;

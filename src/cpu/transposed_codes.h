@@ -13,9 +13,6 @@ struct TransposedCodes {
   std::vector<float> factors;  // [groups, columns]
 };
 
-/// Returns the rows of the transpose from one group to the next: whole panels.
-[[nodiscard]] int64_t transposed_stride(const tensor::CodeMatrix& kv_b);
-
 /// Returns whether the heads of such rows can be transposed in codes: all but a factor per column and group is the same
 /// for a group, integers less their zero points fit a byte, and the strides leave less than bf16 takes. The answer
 /// follows from the format, so that it is the same on every rank.

@@ -126,7 +126,7 @@ std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) 
   const std::string reason = "CUDA: cudaGraphLaunch: " + describe_error(outcome);
   if (!fill) {
     disable(graph, reason);
-    throw std::runtime_error(reason);
+    fail(reason);
   }
   // Unknown work of the graph has begun. Stream order lets it finish first, and `fill` restores what it changed in
   // place.

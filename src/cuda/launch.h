@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 
 #ifdef MILLRACE_EMULATED_CUDA
 #include "cuda/emulator/device.h"
 #else
+#include "cuda/error.h"
 #include "cuda/shared_memory_limits.h"
 #endif
 
@@ -74,8 +74,7 @@ __device__ inline std::byte* shared_memory() {
 
 inline void check_launch(const char* kernel, const char* step, cudaError_t status) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, so that no later call reports it again
-  throw std::runtime_error(std::string("CUDA kernel ") + kernel + ": " + step + ": " + cudaGetErrorString(status));
+  fail(std::string("CUDA kernel ") + kernel + ": " + step + ": " + cudaGetErrorString(status));
 }
 
 /// Allows `entry` more shared memory than the default limit.

@@ -67,7 +67,7 @@ class JsonRules {
   /// too many states.
   template <class Write>
   [[nodiscard]] ExpressionPtr uncut_string(const Write& write);
-  /// Returns such a string, or any string in place of null where strings have quotes.
+  /// Returns a string that `write` returns. Where that takes too many states, any string with quotes, or null without.
   template <class Write>
   [[nodiscard]] ExpressionPtr string_with(const Write& write);
   [[nodiscard]] ExpressionPtr members(const ExpressionPtr& member);

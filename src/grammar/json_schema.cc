@@ -49,13 +49,7 @@ class JsonSchemaParser {
   }
 
   ExpressionPtr read_arguments() {
-    ExpressionPtr arguments;
-    try {
-      arguments = rules_.notation().has_keyword_arguments ? keyword_arguments() : objects(nullptr);
-    } catch (const ErrorException&) {
-      if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
-      arguments = rules_.any_arguments();
-    }
+    ExpressionPtr arguments = rules_.notation().has_keyword_arguments ? keyword_arguments() : objects(nullptr);
     read_open();
     return arguments;
   }
@@ -128,17 +122,28 @@ class JsonSchemaParser {
     }
   }
 
-  /// Adds the values that satisfy all terms to a member. With `has_texts` strings are texts.
+  /// Adds the values that satisfy all terms to a member. With `has_texts` strings are texts. Where that cannot be
+  /// enforced and need not be, any value of the type.
   void fill(SchemaMember& member, std::vector<SchemaTerm> terms, bool has_texts) {
     member.rule = definition_.add("a parameter");
     if (!has_texts) {
       member.json = terms.empty() ? rules_.value() : read(std::move(terms));
       return;
     }
-    const std::string path = terms.empty() ? "schema" : terms.front().path;
+    if (terms.empty()) return fill_with({SchemaCase()}, "schema", member);
+    try {
+      fill_with(cases_.cases_of(terms), terms.front().path, member);
+    } catch (const ErrorException&) {
+      if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
+      member.is_any_text = false;
+      fill_with({any_case_of(terms.front().schema)}, terms.front().path, member);
+    }
+  }
+
+  void fill_with(const std::vector<SchemaCase>& cases, const std::string& path, SchemaMember& member) {
     std::vector<ExpressionPtr> texts;
     std::vector<ExpressionPtr> others;
-    for (const SchemaCase& each : cases_or_types(terms)) {
+    for (const SchemaCase& each : cases) {
       if (each.listed) {
         for (const JsonValue value : *each.listed) {
           (value.is_string() ? texts : others).push_back(constant(value, value.is_string() ? texts_ : rules_, path));
@@ -165,18 +170,13 @@ class JsonSchemaParser {
     return at_position(path, [&] { return literal(rules.writer().value(value)); });
   }
 
-  /// Returns the cases of the terms. Where they cannot be enforced and need not be, the types that the first one names.
-  std::vector<SchemaCase> cases_or_types(const std::vector<SchemaTerm>& terms) {
-    if (terms.empty()) return std::vector<SchemaCase>(1);
+  /// Returns the case of the types that a schema names, whatever else it says. Without them it has no types of its own.
+  static SchemaCase any_case_of(JsonValue schema) {
+    SchemaCase any;
+    if (schema["type"].is_missing()) return any;
     try {
-      return cases_.cases_of(terms);
-    } catch (const ErrorException&) {
-      if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
-    }
-    std::vector<SchemaCase> any(1);
-    const JsonValue types = terms.front().schema["type"];
-    try {
-      if (!types.is_missing()) any.front().types = types_named(types, "");
+      any.types = types_named(schema["type"], "");
+      any.has_types = true;
     } catch (const ErrorException&) {
     }
     return any;
@@ -220,13 +220,8 @@ class JsonSchemaParser {
   /// Returns the values of the types that a schema names, whatever else it says.
   ExpressionPtr any_of_types(JsonValue schema) {
     if (schema["type"].is_missing()) return schema["properties"].is_object() ? rules_.object() : rules_.value();
-    SchemaCase any;
-    any.has_types = true;
-    try {
-      any.types = types_named(schema["type"], "");
-    } catch (const ErrorException&) {
-      return rules_.value();
-    }
+    const SchemaCase any = any_case_of(schema);
+    if (!any.has_types) return rules_.value();
     std::vector<ExpressionPtr> ways;
     add_values(any, "", ways);
     return choice(std::move(ways));

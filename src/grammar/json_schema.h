@@ -32,8 +32,7 @@ struct SchemaOptions {
 /// docs/structured_output.md lists the keywords that are enforced, and which valid instances are not written.
 ///
 /// Fails with kInvalidArgument and the position for malformed schemas, keywords that are not enforced, and schemas that
-/// take more work than ReadWork allows. Ignores
-/// annotations, unknown names and other formats.
+/// take more work than ReadWork allows. Ignores annotations, unknown names and other formats.
 [[nodiscard]] Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
                                                       const SchemaOptions& options = {});
 

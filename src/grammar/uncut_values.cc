@@ -14,7 +14,7 @@ namespace {
 /// Limits the steps of one value, and of all together. A step takes about ten states of the automaton.
 constexpr size_t kMaxValueEdges = 5'000;
 constexpr size_t kMaxEdges = 10'000;
-/// Limits the steps of a string in JSON, beyond which an escape stands for the first character of a tag.
+/// Limits the steps of a string in JSON, beyond which it leaves out a half of a tag, and so on down to one character.
 constexpr size_t kMaxJsonEdges = 2'000;
 /// Limits the values that are found to take too many steps, since that takes time.
 constexpr size_t kMaxFailures = 40;
@@ -68,11 +68,15 @@ ExpressionPtr UncutValues::text(const Definition& source, Definition& target) {
 
 ExpressionPtr UncutValues::json(const Definition& source, Definition& target) {
   // Each position of a counted string has masks of its own, unless the tags leave the state as it is.
-  auto value = without_tags(source, tags_, target, kMaxJsonEdges);
   std::string_view tag = common_part_;
-  for (; value.has_error() && first_half(tag) != tag; tag = first_half(tag))
-    value = without_tags(source, {&tag, 1}, target, kMaxJsonEdges);
-  if (value.has_value()) return std::move(*value);
+  if (json_failure_count_ < kMaxFailures) {
+    auto value = without_tags(source, tags_, target, kMaxJsonEdges);
+    for (; value.has_error() && first_half(tag) != tag; tag = first_half(tag))
+      value = without_tags(source, {&tag, 1}, target, kMaxJsonEdges);
+    if (value.has_value()) return std::move(*value);
+    ++json_failure_count_;
+  }
+  while (first_half(tag) != tag) tag = first_half(tag);
   // One character takes no more steps than the string has.
   auto shortest = without_tags(source, {&tag, 1}, target);
   return shortest.has_value() ? std::move(*shortest) : nullptr;

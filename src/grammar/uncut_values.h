@@ -15,13 +15,13 @@
 namespace millrace::grammar {
 
 /// Builds strings without the tags at which a parser would end them. Where whole tags take too many states, strings
-/// lack a part of the tags. Counts the steps of all strings of one definition, and lives as long as that is built.
+/// lack a part of the tags. Bounds the steps of all texts of one definition, and how many strings are found too long.
+/// It lives as long as the definition is built.
 class UncutValues {
  public:
   /// The tags have a part in common, and begin with a character of ASCII.
   explicit UncutValues(std::vector<std::string_view> tags);
 
-  [[nodiscard]] const std::vector<std::string_view>& tags() const { return tags_; }
   [[nodiscard]] bool has_tag(std::string_view text) const;
   /// Returns JSON in which each tag begins with an escape.
   [[nodiscard]] std::string escaped(std::string json) const;
@@ -48,8 +48,9 @@ class UncutValues {
   const Tags tags_;
   const std::string_view common_part_;
   std::map<std::tuple<bool, uint32_t, std::optional<uint32_t>>, ExpressionPtr> of_length_;
-  size_t edge_count_ = 0;     ///< of all strings
-  size_t failure_count_ = 0;  ///< strings that took too many steps
+  size_t edge_count_ = 0;          ///< of all texts
+  size_t failure_count_ = 0;       ///< texts that took too many steps
+  size_t json_failure_count_ = 0;  ///< strings in JSON that did
 };
 
 }  // namespace millrace::grammar

@@ -13,12 +13,12 @@ namespace {
 constexpr double kTokenValueBytes = 2;
 constexpr double kStateValueBytes = 4;
 
-/// Returns the values that a layer stores per token.
+/// Returns the values that a layer stores per token. The keys of an indexer do not count: a model that is served with a
+/// short context has none.
 int64_t token_values(const LayerConfig& layer) {
   if (!layer.attends || layer.attention.keys_of) return 0;
   if (!layer.attention.latent) return 2 * layer.attention.kv_width();
-  const LatentConfig& latent = *layer.attention.latent;
-  return latent.latent_dim + latent.rope_dim + (latent.indexer ? latent.indexer->head_dim : 0);
+  return layer.attention.latent->latent_dim + layer.attention.latent->rope_dim;
 }
 
 /// Returns the bytes per token of the layers that see `window` tokens; 0: those that see all.

@@ -239,7 +239,7 @@ std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(con
     expansion = backend_.pack_fp8_latent_expansion(parts_.fp8_matrix(name), shape);
   } else if (found.matrix && found.matrix->per_channel_scales && backend_.packs_latent_codes() &&
              backend_.compute_dtype() == tensor::DType::kBF16) {
-    expansion = backend_.pack_latent_code_rows(tensor::to_codes(*found.matrix).view(), shape);
+    expansion = backend_.pack_latent_code_rows(tensor::to_codes(parts_.matrix(found, memory)).view(), shape);
   } else if (bits == PackedBits::k4 && parts_.keeps_latents()) {
     const CodeMatrix kv_b = code_matrices({&name, 1}, PackedTogether::kStacked, memory).front();
     expansion = backend_.pack_latent_code_rows(kv_b, shape);

@@ -74,7 +74,6 @@ ExpressionPtr ParameterGrammar::any() {
                 0);
 }
 
-/// Returns the keys of parameters that no schema lists, as the parser reads them.
 std::string ParameterGrammar::key_pattern() const {
   return fmt::format("[^{0}\\s]([^{0}\\n\\r\\t]{{0,98}}[^{0}\\s])?", tags_.key_end.front());
 }

@@ -27,6 +27,7 @@ class ParameterGrammar {
   [[nodiscard]] grammar::ExpressionPtr any();
 
  private:
+  /// Returns the keys of parameters that no schema lists, as the parser reads them.
   [[nodiscard]] std::string key_pattern() const;
   [[nodiscard]] bool can_write_key(std::string_view key) const;
   /// Returns a member whose value the parser reads as one of `types`.

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "weights/readers.h"
 
 namespace millrace::weights {
@@ -43,29 +41,6 @@ Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes) {
   const auto scales = tensors.required(words.scale_suffix, codes);
   if (!scales) return scales.error();
   return scales->shape.size() == 1 ? read_rows(tensors, codes, *scales, words) : read_row_words(tensors, codes, words);
-}
-
-Result<void> read_bytes(WeightTensors& tensors, const NamedTensor& codes) {
-  constexpr uint8_t kSignBit = 128;
-  StoredWeight& weight = tensors.weight;
-  if (!codes.has_shape({weight.rows, weight.cols}))
-    return codes.wrong(fmt::format("[{}, {}]", weight.rows, weight.cols));
-  weight.codes = {
-      .kind = CodeKind::kUnsigned, .bits = 8, .sign_bit = kSignBit, .bytes = codes.bytes, .row_bytes = weight.cols};
-  weight.zeros.constant = kSignBit;
-  const auto zeros = tensors.optional(".weight_zero_point");
-  if (!zeros) return zeros.error();
-  const auto is_zero = [](std::byte each) { return each == std::byte{0}; };
-  if (*zeros && tensors.has_values() && !std::ranges::all_of((**zeros).bytes, is_zero))
-    return (**zeros).wrong("zeros, since int8 is symmetric");
-  const bool has_blocks = tensors.format().method == QuantMethod::kInt8;
-  const auto scales = tensors.required(has_blocks ? ".weight_scale_inv" : ".weight_scale", codes);
-  if (!scales) return scales.error();
-  if (has_blocks) return set_block_scales(tensors, *scales);
-  if (scales->elements() == 1) return tensors.set_scales(*scales, 0, 0);
-  if (!scales->has_shape({weight.rows}) && !scales->has_shape({weight.rows, 1}))
-    return scales->wrong(fmt::format("[], [1], [{}] or [{}, 1]", weight.rows, weight.rows));
-  return tensors.set_scales(*scales, 1, 0);
 }
 
 }  // namespace millrace::weights

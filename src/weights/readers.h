@@ -21,8 +21,10 @@ namespace millrace::weights {
 [[nodiscard]] Result<void> read_awq(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads integers of 4 bits of Quark: groups, which are packed as those of AWQ, or a scale per row.
 [[nodiscard]] Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes);
-/// Reads integers of 8 bits: of Quark a scale per tensor or per row, and zero points of 0; else a scale per block.
-[[nodiscard]] Result<void> read_bytes(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads integers of 8 bits of Quark: a scale per tensor or per row, and zero points of 0.
+[[nodiscard]] Result<void> read_quark_bytes(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads SGLang's blockwise_int8: a scale per block.
+[[nodiscard]] Result<void> read_int8_blocks(WeightTensors& tensors, const NamedTensor& codes);
 
 inline constexpr int64_t kCodesPerWord = 8;  ///< of 4 bits
 

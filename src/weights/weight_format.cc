@@ -50,7 +50,7 @@ Result<WeightFormat> parse_fp8(JsonObject config) {
 
 /// Integers of 8 bits with a scale per block.
 Result<WeightFormat> parse_int8_blocks(JsonObject config) {
-  auto format = read_blocks(config, {.method = QuantMethod::kInt8, .bits = 8});
+  auto format = read_blocks(config, {.method = QuantMethod::kInt8Blocks, .bits = 8});
   if (format && format->block_rows == 0) return bad_config("weight_block_size is missing, wanted two positive sizes");
   return format;
 }

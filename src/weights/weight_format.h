@@ -9,7 +9,7 @@
 
 namespace millrace::weights {
 
-/// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type. kInt8:
+/// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type. kInt8Blocks:
 /// SGLang's blockwise_int8.
 enum class QuantMethod : uint8_t {
   kNone,
@@ -21,7 +21,7 @@ enum class QuantMethod : uint8_t {
   kMxfp4,
   kQuark,
   kGguf,
-  kInt8
+  kInt8Blocks
 };
 
 constexpr int64_t kMxColumns = 32;  ///< columns per scale of the OCP microscaling formats

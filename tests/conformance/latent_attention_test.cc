@@ -31,7 +31,7 @@ void for_each_backend(const Body& body) {
 }
 
 /// Calls body(backend, kAuto) for each of them, as the shared checks want it.
-constexpr auto for_each_stored = [](const auto& body) {
+constexpr auto each_plain_backend = [](const auto& body) {
   for_each_backend([&](tensor::Backend& backend) { body(backend, tensor::KvDType::kAuto); });
 };
 
@@ -39,12 +39,12 @@ constexpr auto for_each_stored = [](const auto& body) {
 
 TEST_CASE("latent attention agrees with the expanded reference") {
   check_latents_near_reference(
-      for_each_stored, [](DType dtype, tensor::KvDType) { return dtype == DType::kBF16 ? 0.03 : 2e-5; }, 72, 50);
+      each_plain_backend, [](DType dtype, tensor::KvDType) { return dtype == DType::kBF16 ? 0.03 : 2e-5; }, 72, 50);
 }
 
 TEST_CASE("latent attention does not depend on chunks pages or company") {
   check_latents_have_equal_bits(
-      for_each_stored, {shape_of(4, 32, 16, 24, 32), shape_of(20, 16, 8, 16, 72), shape_of(50, 16, 8, 16, 72)}, 51);
+      each_plain_backend, {shape_of(4, 32, 16, 24, 32), shape_of(20, 16, 8, 16, 72), shape_of(50, 16, 8, 16, 72)}, 51);
 }
 
 TEST_CASE("latent attention does not depend on cuts of a long context") {

@@ -66,4 +66,57 @@ void check_latents_have_equal_bits(const ForEach& for_each, const std::vector<te
   }
 }
 
+/// Checks the same of expansions that are held in codes. make(random, case) returns their `weights`, and draw(random,
+/// shape, length) a sequence. `for_each` calls its argument with each backend.
+template <class ForEach, class Case, class Make, class Draw>
+void check_expansions_have_equal_bits(const ForEach& for_each, const std::vector<Case>& cases, const Make& make,
+                                      const Draw& draw, uint64_t salt) {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + salt);
+  for (const Case& test_case : cases) {
+    const tensor::LatentShape& shape = test_case.sizes.shape;
+    const auto codes = make(random, test_case);
+    const LatentSequence sequence = draw(random, shape, static_cast<int32_t>(random.integer(30, 60)));
+    LatentSequence other = draw(random, shape, 25);
+    other.chunks = random_chunks(random, other.length, false);
+    for_each([&](tensor::Backend& backend) {
+      const Values whole = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, 1)[0];
+      LatentSequence same = sequence;
+      same.chunks = random_chunks(random, same.length, true);
+      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
+      const auto got = feed_latents(backend, {shape, 64}, codes.weights, {other, same, other}, test_seed());
+      REQUIRE(got[1] == whole);
+      REQUIRE(got[0] == got[2]);
+    });
+  }
+}
+
+/// Checks that a head alone has the bits that all heads together give it. with_rows(codes, rows, use) calls `use` with
+/// the weights of these rows of an expansion.
+template <class ForEach, class Case, class Make, class Draw, class WithRows>
+void check_heads_have_bits_of_all(const ForEach& for_each, const std::vector<Case>& cases, const Make& make,
+                                  const Draw& draw, const WithRows& with_rows, uint64_t salt) {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + salt);
+  for (const Case& test_case : cases) {
+    INFO(test_case.to_string());
+    const tensor::LatentShape& shape = test_case.sizes.shape;
+    const auto codes = make(random, test_case);
+    const LatentSequence whole = draw(random, shape, 20);
+    const int64_t head_rows = int64_t{shape.nope_dim} + shape.value_dim;
+    LatentCase own = test_case.sizes;
+    own.shape.head_count = 1;
+    for_each([&](tensor::Backend& backend) {
+      const Values wanted = feed_latents(backend, test_case.sizes, codes.weights, {whole}, 1)[0];
+      for (int64_t head = 0; head < shape.head_count; ++head) {
+        with_rows(codes, tensor::TermRange{head * head_rows, (head + 1) * head_rows},
+                  [&](const LatentWeights& weights) {
+                    const Values got = feed_latents(backend, own, weights, {head_of(whole, shape, head)}, 1)[0];
+                    REQUIRE(has_head(wanted, got, shape, head));
+                  });
+      }
+    });
+  }
+}
+
 }  // namespace millrace::test

@@ -5,7 +5,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "cpu/memory.h"
-#include "conformance/latent_sequences.h"
+#include "conformance/latent_checks.h"
 #include "conformance/random_codes.h"
 
 using namespace millrace;
@@ -165,28 +165,13 @@ void check_near_reference(const std::vector<Case>& cases, uint64_t salt) {
   }
 }
 
-/// Checks that outputs over expansions in codes depend neither on chunks and pages nor on other sequences.
-template <class Weights, class Case>
-void check_equal_bits(const std::vector<Case>& cases, uint64_t salt) {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + salt);
-  for (const auto& test_case : cases) {
-    const LatentShape& shape = test_case.sizes.shape;
-    const Weights codes(random, test_case);
-    const LatentSequence sequence = moderate_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
-    LatentSequence other = moderate_latents(random, shape, 25);
-    other.chunks = random_chunks(random, other.length, false);
-    for_each_packing_backend([&](tensor::Backend& backend) {
-      const Values whole = feed_latents(backend, test_case.sizes, codes.weights, {sequence}, 1)[0];
-      LatentSequence same = sequence;
-      same.chunks = random_chunks(random, same.length, true);
-      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
-      const auto got = feed_latents(backend, {shape, 64}, codes.weights, {other, same, other}, test_seed());
-      REQUIRE(got[1] == whole);
-      REQUIRE(got[0] == got[2]);
-    });
-  }
-}
+constexpr auto each_packing_backend = [](const auto& body) { for_each_packing_backend(body); };
+constexpr auto made_codes = [](Random& random, const LatentCodeCase& test_case) {
+  return LatentCodeWeights(random, test_case);
+};
+constexpr auto made_rows = [](Random& random, const LatentRowCase& test_case) {
+  return LatentRowWeights(random, test_case);
+};
 
 }  // namespace
 
@@ -195,7 +180,7 @@ TEST_CASE("latent attention with codes is near the reference") {
 }
 
 TEST_CASE("latents in codes do not depend on chunks pages or company") {
-  check_equal_bits<LatentCodeWeights>(latent_code_cases(), 61);
+  check_expansions_have_equal_bits(each_packing_backend, latent_code_cases(), made_codes, moderate_latents, 61);
 }
 
 TEST_CASE("latent attention with rows in codes is near the reference") {
@@ -203,31 +188,17 @@ TEST_CASE("latent attention with rows in codes is near the reference") {
 }
 
 TEST_CASE("rows of latents in codes do not depend on chunks or company") {
-  check_equal_bits<LatentRowWeights>(latent_row_cases(), 63);
+  check_expansions_have_equal_bits(each_packing_backend, latent_row_cases(), made_rows, moderate_latents, 63);
 }
 
 TEST_CASE("the heads of a rank have the bits of all heads in codes") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 64);
-  for (const LatentRowCase& test_case : latent_row_cases()) {
-    INFO(test_case.to_string());
-    const LatentShape& shape = test_case.sizes.shape;
-    const LatentRowWeights codes(random, test_case);
-    const LatentSequence whole = moderate_latents(random, shape, 20);
-    const int64_t head_rows = int64_t{shape.nope_dim} + shape.value_dim;
-    LatentCase own = test_case.sizes;
-    own.shape.head_count = 1;
-    for_each_packing_backend([&](tensor::Backend& backend) {
-      const Values wanted = feed_latents(backend, test_case.sizes, codes.weights, {whole}, 1)[0];
-      for (int64_t head = 0; head < shape.head_count; ++head) {
-        const tensor::CodeMatrix rows = tensor::row_slice(codes.matrix, {head * head_rows, (head + 1) * head_rows});
-        LatentWeights weights = codes.weights;
-        weights.rows = &rows;
-        const Values got = feed_latents(backend, own, weights, {head_of(whole, shape, head)}, 1)[0];
-        REQUIRE(has_head(wanted, got, shape, head));
-      }
-    });
-  }
+  const auto with_rows = [](const LatentRowWeights& codes, tensor::TermRange rows, const auto& use) {
+    const tensor::CodeMatrix own = tensor::row_slice(codes.matrix, rows);
+    LatentWeights weights = codes.weights;
+    weights.rows = &own;
+    use(weights);
+  };
+  check_heads_have_bits_of_all(each_packing_backend, latent_row_cases(), made_rows, moderate_latents, with_rows, 64);
 }
 
 TEST_CASE("rows of latents in codes keep their bits in memory") {

@@ -7,7 +7,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "cpu/memory.h"
-#include "conformance/latent_sequences.h"
+#include "conformance/latent_checks.h"
 #include "conformance/random_fp8.h"
 
 using namespace millrace;
@@ -73,6 +73,14 @@ void for_each_fp8_backend(const Body& body) {
   }
 }
 
+constexpr auto each_fp8_backend = [](const auto& body) {
+  for_each_fp8_backend([&](tensor::Backend& backend, const BackendCase&) { body(backend); });
+};
+
+LatentFp8Weights made_fp8_weights(Random& random, const LatentFp8Case& test_case) {
+  return {random, test_case.sizes.shape, test_case.block};
+}
+
 }  // namespace
 
 TEST_CASE("latent attention with FP8 weights agrees with the reference") {
@@ -102,48 +110,17 @@ TEST_CASE("latent attention with FP8 weights agrees with the reference") {
 }
 
 TEST_CASE("FP8 latents do not depend on chunks pages or company") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 56);
-  for (const LatentFp8Case& test_case : latent_fp8_cases()) {
-    const LatentShape& shape = test_case.sizes.shape;
-    const LatentFp8Weights fp8(random, shape, test_case.block);
-    const LatentSequence sequence = random_latents(random, shape, static_cast<int32_t>(random.integer(30, 60)));
-    LatentSequence other = random_latents(random, shape, 25);
-    other.chunks = random_chunks(random, other.length, false);
-    for_each_fp8_backend([&](tensor::Backend& backend, const BackendCase&) {
-      const Values whole = feed_latents(backend, test_case.sizes, fp8.weights, {sequence}, 1)[0];
-      LatentSequence same = sequence;
-      same.chunks = random_chunks(random, same.length, true);
-      INFO(test_case.to_string() << ", " << same.chunks.size() << " chunks");
-      const auto got = feed_latents(backend, {shape, 64}, fp8.weights, {other, same, other}, test_seed());
-      REQUIRE(got[1] == whole);
-      REQUIRE(got[0] == got[2]);
-    });
-  }
+  check_expansions_have_equal_bits(each_fp8_backend, latent_fp8_cases(), made_fp8_weights, random_latents, 56);
 }
 
 TEST_CASE("the heads of a rank have the bits of all heads in FP8") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 57);
-  for (const LatentFp8Case& test_case : latent_fp8_cases()) {
-    INFO(test_case.to_string());
-    const LatentShape& shape = test_case.sizes.shape;
-    const LatentFp8Weights fp8(random, shape, test_case.block);
-    const LatentSequence whole = random_latents(random, shape, 20);
-    const int64_t head_rows = int64_t{shape.nope_dim} + shape.value_dim;
-    LatentCase own = test_case.sizes;
-    own.shape.head_count = 1;
-    for_each_fp8_backend([&](tensor::Backend& backend, const BackendCase&) {
-      const Values wanted = feed_latents(backend, test_case.sizes, fp8.weights, {whole}, 1)[0];
-      for (int64_t head = 0; head < shape.head_count; ++head) {
-        const tensor::Fp8Matrix rows = tensor::row_slice(*fp8.weights.fp8, {head * head_rows, (head + 1) * head_rows});
-        LatentWeights weights = fp8.weights;
-        weights.fp8 = &rows;
-        const Values got = feed_latents(backend, own, weights, {head_of(whole, shape, head)}, 1)[0];
-        REQUIRE(has_head(wanted, got, shape, head));
-      }
-    });
-  }
+  const auto with_rows = [](const LatentFp8Weights& fp8, tensor::TermRange rows, const auto& use) {
+    const tensor::Fp8Matrix own = tensor::row_slice(*fp8.weights.fp8, rows);
+    LatentWeights weights = fp8.weights;
+    weights.fp8 = &own;
+    use(weights);
+  };
+  check_heads_have_bits_of_all(each_fp8_backend, latent_fp8_cases(), made_fp8_weights, random_latents, with_rows, 57);
 }
 
 TEST_CASE("a NaN among FP8 codes of an expansion spoils its head alone") {

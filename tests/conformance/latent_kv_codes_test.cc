@@ -30,18 +30,18 @@ void for_each_coded(const Body& body) {
 }
 
 /// Calls body(backend, dtype of codes) for each of them, as the shared checks want it.
-constexpr auto for_each_stored = [](const auto& body) {
+constexpr auto each_coded_backend = [](const auto& body) {
   for_each_coded([&](const CodedBackend& each) { body(*each.backend, each.stored); });
 };
 
 }  // namespace
 
 TEST_CASE("latents of 8 bits agree with the reference") {
-  check_latents_near_reference(for_each_stored, [](DType, KvDType stored) { return coded_error(stored); }, 200, 70);
+  check_latents_near_reference(each_coded_backend, [](DType, KvDType stored) { return coded_error(stored); }, 200, 70);
 }
 
 TEST_CASE("latents of 8 bits give equal bits however they are cut") {
-  check_latents_have_equal_bits(for_each_stored, {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 200)}, 71);
+  check_latents_have_equal_bits(each_coded_backend, {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 200)}, 71);
 }
 
 TEST_CASE("faults in latents of 8 bits spoil only rows that see them") {

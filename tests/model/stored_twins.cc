@@ -67,7 +67,7 @@ void add_bytes(std::vector<StoredFormat>& all, int64_t group) {
                        {p + ".weight_scale", "F32", {rows, 1}, bytes_of(draw.scales(rows, 0.001f))}};
                  }});
   all.push_back({"INT8 in blocks",
-                 {.method = QuantMethod::kInt8, .bits = 8, .block_rows = 8, .block_cols = group},
+                 {.method = QuantMethod::kInt8Blocks, .bits = 8, .block_rows = 8, .block_cols = group},
                  [group](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
                    const int64_t row_blocks = (rows + 7) / 8;
                    const int64_t col_blocks = (cols + group - 1) / group;

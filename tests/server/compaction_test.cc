@@ -44,6 +44,22 @@ TEST_CASE("A conversation is replaced by its summary") {
   CHECK(server.get("/v1/responses/" + object.string("/id")).status == 404);
 }
 
+TEST_CASE("A summary stands for the answers and calls before it") {
+  const ResponsesServer server({.text = "It is open."});
+  const ParsedJson object(
+      server.post("/v1/responses/compact", ResponsesServer::body(R"("input":"Open the door.")")).body);
+  constexpr const char* kBefore =
+      R"({"role":"developer","content":"Be brief."},{"role":"user","content":"Open the door."},)"
+      R"({"type":"function_call","call_id":"c","name":"look","arguments":"{}"},)"
+      R"({"type":"function_call_output","call_id":"c","output":"a door"},{"role":"assistant","content":"Done."})";
+  (void)server.ask(
+      fmt::format(R"("input":[{},{},{{"role":"assistant","content":"Yes."}},{{"role":"user","content":"Next."}}])",
+                  kBefore, simdjson::minify(object.at("/output/1"))));
+  CHECK_THAT(server.prompt(), Catch::Contains("Be brief.") && Catch::Contains("[user]Open the door.[user]") &&
+                                  Catch::Contains("It is open.") && Catch::Contains("Yes.") &&
+                                  !Catch::Contains("Done.") && !Catch::Contains("a door"));
+}
+
 TEST_CASE("A trigger in the input asks for a summary") {
   const ResponsesServer server({.text = "It is open."});
   const std::string input =

@@ -76,6 +76,7 @@ TEST_CASE("A chat may be asked for in the form of responses") {
   CHECK(ParsedJson(events[events.size() - 2]).has("/usage/prompt_tokens"));
   const auto status_of = [&](const char* body) { return server.post("/v1/chat/completions", body).status; };
   CHECK(status_of(R"({"input":5})") == 400);
+  CHECK(status_of(R"({"input":"x","background":true})") == 400);
   CHECK(status_of(R"({"input":"x","previous_response_id":"resp_1"})") == 400);
   CHECK(status_of(R"({"input":[{"role":"user","content":"x"},{"type":"compaction_trigger"}]})") == 400);
 }

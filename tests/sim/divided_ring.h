@@ -52,7 +52,7 @@ class DividedRingBuilder final : public sched::RingBuilder {
     const sched::StageBounds& bounds = parts_.config.bounds;
     co_return sched::RingEnds{.to_first_stage = std::move(in.sender),
                               .from_last_stage = std::move(links[{last, comm::kHeadId}].receiver),
-                              .pages = {.device = bounds.page_count, .host = bounds.host_page_count},
+                              .pages = cache::PoolSizes{.device = bounds.page_count, .host = bounds.host_page_count},
                               .steps = nullptr};
   }
   asio::awaitable<void> tear_down(RingEpoch, std::string reason) override {

@@ -10,7 +10,7 @@ asio::awaitable<RingEnds> InProcessRingBuilder::build(RingEpoch) {
   stages_.start(std::move(in.receiver), std::move(out.sender));
   co_return RingEnds{.to_first_stage = std::move(in.sender),
                      .from_last_stage = std::move(out.receiver),
-                     .pages = {},  // such a ring never changes its pools
+                     .pages = std::nullopt,  // such a ring never changes its pools
                      .steps = nullptr};
 }
 

@@ -61,7 +61,7 @@ asio::awaitable<std::string> Ring::run_epoch(RingEpoch epoch) {
     if (!head_.stopping()) log::warn("epoch {} did not form: {}", epoch.value(), build_failure_);
     co_return build_failure_;
   }
-  if (ends.pages != cache::PoolSizes{}) head_.resize_pools(ends.pages);
+  if (ends.pages) head_.resize_pools(*ends.pages);
   head_.attach(epoch, std::move(ends.to_first_stage), std::move(ends.from_last_stage), std::move(ends.steps));
   co_await head_.wait_until_broken();
   co_return head_.break_reason();

@@ -15,7 +15,7 @@ namespace millrace::sched {
 struct RingEnds {
   std::unique_ptr<comm::LinkSender> to_first_stage;
   std::unique_ptr<comm::LinkReceiver> from_last_stage;
-  cache::PoolSizes pages;                  ///< of every stage in this epoch; zeros: those of the epoch before
+  std::optional<cache::PoolSizes> pages;   ///< of every stage in this epoch; none: those of the epoch before
   std::unique_ptr<StepParticipant> steps;  ///< where the ring shares experts with others; else null
 };
 

@@ -40,7 +40,7 @@ FieldError read_part(const std::string& path, Json part, const ContentParts& par
   }
   std::string_view text;
   if (std::ranges::find(kTextParts, type) == kTextParts.end() && type != "refusal") {
-    return bad_request(path, "{}: content parts of type '{}' are not supported, only 'text' and 'refusal' are", path,
+    return bad_request(path, "{}: content parts of type '{}' are not supported, only texts and refusals are", path,
                        type.substr(0, 64));
   }
   for (const auto& member : object) {

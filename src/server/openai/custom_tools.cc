@@ -24,7 +24,7 @@ FieldError read_custom_format(const std::string& path, JsonObject custom, Tool& 
   tool.is_custom = true;
   tool.parameters = custom_parameters();
   const Json given = custom["format"];
-  if (given.is_missing() || given.is_null()) return std::nullopt;
+  if (is_absent(given)) return std::nullopt;
   JsonObject format;
   std::string type;
   const std::string format_path = path + ".format";

@@ -32,6 +32,10 @@ struct Field {
   std::string_view note = {};              ///< for the reader of the schema
 };
 
+/// Returns whether a member stands for its default.
+[[nodiscard]] inline bool is_absent(Json value) {
+  return value.is_missing() || value.is_null();
+}
 [[nodiscard]] std::string describe(Json value);
 [[nodiscard]] ApiError wrong_type(std::string_view name, Json value, std::string_view wanted);
 

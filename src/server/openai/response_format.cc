@@ -57,7 +57,7 @@ FieldError read_choice(std::string_view field, const std::string& name, Json val
 /// Reads the optional schema of {"type": "json_object", "schema": {…}}.
 FieldError read_json_object(std::string_view name, Json schema, CommonRequest& request) {
   JsonObject object;
-  const bool has_schema = !schema.is_missing() && !schema.is_null();
+  const bool has_schema = !is_absent(schema);
   if (has_schema && !schema.get(object)) return wrong_type(fmt::format("{}.schema", name), schema, "an object");
   if (object.empty()) return set_response_format(name, std::string(name), Kind::kJsonObject, {}, request);
   return read_schema(name, fmt::format("{}.schema", name), schema, request);

@@ -9,10 +9,6 @@ namespace {
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 constexpr std::array<std::string_view, 4> kThinkingTypes = {"enabled", "disabled", "adaptive", "auto"};
 
-bool is_given(Json value) {
-  return !value.is_missing() && !value.is_null();
-}
-
 /// Templates without a switch know the least effort.
 void set_thinking(bool thinks, Conversation& conversation) {
   conversation.enable_thinking = thinks;
@@ -21,7 +17,7 @@ void set_thinking(bool thinks, Conversation& conversation) {
 
 /// Reads a bound on the tokens of reasoning, which models without tags of reasoning ignore.
 FieldError read_budget(std::string_view name, Json value, Conversation& conversation) {
-  if (!is_given(value)) return std::nullopt;
+  if (is_absent(value)) return std::nullopt;
   int64_t tokens = 0;
   if (FieldError field_error = read_integer(name, value, 0, kInt32Max, tokens)) return field_error;
   conversation.thinking_budget =
@@ -71,15 +67,15 @@ void describe_thinking(SchemaWriter& schema) {
 FieldError read_reasoning(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
   JsonObject object;
   if (!value.get(object)) return wrong_type(name, value, "an object");
-  if (const Json effort = object["effort"]; is_given(effort)) {
+  if (const Json effort = object["effort"]; !is_absent(effort)) {
     if (FieldError field_error = read_effort("reasoning.effort", effort, limits, conversation)) return field_error;
   }
-  if (const Json enabled = object["enabled"]; is_given(enabled)) {
+  if (const Json enabled = object["enabled"]; !is_absent(enabled)) {
     bool thinks = false;
     if (FieldError field_error = read_bool("reasoning.enabled", enabled, thinks)) return field_error;
     set_thinking(thinks, conversation);
   }
-  if (const Json exclude = object["exclude"]; is_given(exclude)) {
+  if (const Json exclude = object["exclude"]; !is_absent(exclude)) {
     if (FieldError field_error = read_bool("reasoning.exclude", exclude, conversation.hides_reasoning))
       return field_error;
   }

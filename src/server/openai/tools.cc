@@ -10,10 +10,6 @@ namespace {
 
 constexpr size_t kMaxToolName = 256;
 
-bool is_absent(Json value) {
-  return value.is_missing() || value.is_null();
-}
-
 /// Reads a function's name; `path` names it in errors.
 FieldError read_tool_name(const std::string& path, JsonObject function, std::string& name) {
   Json value;
@@ -116,7 +112,7 @@ FieldError check_name_of_last(const std::vector<Tool>& tools) {
 /// Reads a custom tool, and appends the function that the model is shown in its place.
 FieldError read_custom(JsonObject custom, Tool& tool, std::string& shown) {
   std::string description;
-  if (const Json given = custom["description"]; !given.is_missing() && !given.is_null()) {
+  if (const Json given = custom["description"]; !is_absent(given)) {
     if (FieldError field_error = read_string(tool.path + ".description", given, description)) return field_error;
   }
   if (FieldError field_error = read_custom_format(tool.path, custom, tool, description)) return field_error;
@@ -142,7 +138,7 @@ FieldError read_parameters(JsonObject function, Tool& tool) {
 }
 
 FieldError read_function(JsonObject function, Tool& tool) {
-  if (const Json strict = function["strict"]; !strict.is_missing() && !strict.is_null()) {
+  if (const Json strict = function["strict"]; !is_absent(strict)) {
     if (FieldError field_error = read_bool(tool.path + ".strict", strict, tool.is_strict)) return field_error;
   }
   return read_parameters(function, tool);

@@ -16,6 +16,7 @@ namespace {
 using openai::bad_request;
 using openai::ChatMessage;
 using openai::FieldError;
+using openai::is_absent;
 using openai::Json;
 using openai::Medium;
 using openai::read_string;
@@ -24,10 +25,6 @@ using openai::wrong_type;
 constexpr size_t kMaxName = 256;
 /// The beginning of what OpenAI's servers encrypt.
 constexpr std::string_view kOpenAiSeal = "gAAAAA";
-bool is_absent(Json value) {
-  return value.is_missing() || value.is_null();
-}
-
 void join(std::string& text, std::string_view more, std::string_view separator) {
   if (!text.empty() && !more.empty()) text += separator;
   text += more;
@@ -191,7 +188,9 @@ FieldError InputConverter::add_summary(const std::string& path, JsonObject item)
     return std::nullopt;
   }
   is_within_assistant_ = false;
-  // What comes before has been answered, so that an image there is no question.
+  // The summary stands for calls and answers. Images before it have been answered, too.
+  std::erase_if(conversation_.messages,
+                [](const ChatMessage& earlier) { return earlier.role == "assistant" || earlier.role == "tool"; });
   for (ChatMessage& earlier : conversation_.messages) earlier.medium.reset();
   ChatMessage& message = conversation_.messages.emplace_back();
   message.role = "user";

@@ -17,6 +17,7 @@ using openai::Field;
 using openai::FieldError;
 using openai::flag_field;
 using openai::integer_field;
+using openai::is_absent;
 using openai::Json;
 using openai::kInt32Max;
 using openai::read_bool;
@@ -79,7 +80,7 @@ FieldError read_text(Name name, Json value, const Limits&, Fields& fields) {
   JsonObject format;
   if (!value.get(object)) return wrong_type(name, value, "an object");
   const Json given = object["format"];
-  if (given.is_missing() || given.is_null()) return std::nullopt;
+  if (is_absent(given)) return std::nullopt;
   if (!given.get(format)) return wrong_type("text.format", given, "an object");
   std::string_view type;
   (void)format["type"].get(type);
@@ -107,7 +108,7 @@ FieldError read_reasoning(Name name, Json value, const Limits& limits, Fields& f
   JsonObject object;
   if (!value.get(object)) return wrong_type(name, value, "an object");
   const Json effort = object["effort"];
-  if (effort.is_missing() || effort.is_null()) return std::nullopt;
+  if (is_absent(effort)) return std::nullopt;
   return openai::read_effort("reasoning.effort", effort, limits, fields.conversation);
 }
 
@@ -320,7 +321,7 @@ std::string echo_fields(JsonObject object) {
   json.begin_object();
   for (const Echoed& each : kEchoed) {
     const Json value = object[each.name];
-    const bool is_given = !value.is_missing() && !value.is_null();
+    const bool is_given = !is_absent(value);
     json.key(each.name).raw(is_given ? to_json(value) : std::string(each.otherwise));
   }
   echo_reasoning(json, object["reasoning"]);

@@ -185,6 +185,9 @@ ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body, cons
   if (parsed->compaction != Compaction::kNone) {
     return bad_request("input", "input: a compaction_trigger asks for what only /v1/responses gives");
   }
+  if (parsed->background) {
+    return bad_request("background", "background: only /v1/responses has responses in the background");
+  }
   Document document;
   if (FieldError field_error = document.parse(body)) return *field_error;
   parsed->include_usage = document.object()["stream_options"]["include_usage"].is_true();

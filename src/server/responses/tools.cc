@@ -12,6 +12,7 @@ namespace {
 
 using openai::bad_request;
 using openai::FieldError;
+using openai::is_absent;
 using openai::Json;
 using openai::read_bool;
 using openai::read_string;
@@ -36,7 +37,7 @@ bool is_hosted(std::string_view type) {
 
 FieldError read_text_member(const std::string& path, JsonObject object, std::string_view key, std::string& out) {
   const Json value = object[key];
-  if (value.is_missing() || value.is_null()) return std::nullopt;
+  if (is_absent(value)) return std::nullopt;
   return read_string(fmt::format("{}.{}", path, key), value, out);
 }
 
@@ -108,12 +109,12 @@ FieldError ToolReader::read_function(const std::string& path, JsonObject object,
   if (FieldError field_error = read_name(path, object, name)) return field_error;
   if (FieldError field_error = read_text_member(path, object, "description", description)) return field_error;
   const Json strict = object["strict"];
-  if (!strict.is_missing() && !strict.is_null()) {
+  if (!is_absent(strict)) {
     if (FieldError field_error = read_bool(path + ".strict", strict, tool.is_strict)) return field_error;
   }
   std::string parameters;
   const Json given = object["parameters"];
-  if (!given.is_missing() && !given.is_null()) {
+  if (!is_absent(given)) {
     JsonObject schema;
     if (!given.get(schema)) return wrong_type(path + ".parameters", given, "an object");
     parameters = to_json(given);
@@ -172,7 +173,7 @@ FieldError ToolReader::read_additional(const std::string& path, Json item) {
   is_additional_ = true;
   const Json value = item["tools"];
   JsonArray tools;
-  if (value.is_missing() || value.is_null()) return std::nullopt;
+  if (is_absent(value)) return std::nullopt;
   if (!value.get(tools)) return wrong_type(path + ".tools", value, "an array of tools");
   size_t index = 0;
   for (const Json tool : tools) {

@@ -1,6 +1,5 @@
 #include "text/tool_calls/literal_arguments.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/json.h"
