@@ -34,9 +34,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       intake_(runtime, size_t{options_.max_queued} + options_.scheduler.max_running + kMaxExcessSubmissions,
               options_.audit),
       scheduler_(options_.scheduler),
-      context_length_(options_.scheduler.context_length),
-      page_count_(options_.scheduler.page_count),
-      concurrency_(concurrency(options_.scheduler)),
+      capacity_(capacity_of(options_.scheduler)),
       stats_(options_.model.stage_count, options_.scheduler.window, options_.model.rank_count),
       delivery_(intake_, options_.audit),
       tasks_(runtime),
@@ -59,8 +57,18 @@ void Head::stop() {
   (void)intake_.push(Stop{});
 }
 
+Head::Capacity Head::capacity_of(const SchedulerOptions& options) {
+  return {
+      .context_length = options.context_length, .page_count = options.page_count, .concurrency = concurrency(options)};
+}
+
+Head::Capacity Head::capacity() const {
+  const std::lock_guard lock(capacity_mutex_);
+  return capacity_;
+}
+
 Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
-  RETURN_IF_ERROR(check_request(request, {.context_length = context_length_,
+  RETURN_IF_ERROR(check_request(request, {.context_length = capacity().context_length,
                                           .vocab_size = options_.scheduler.vocab_size,
                                           .has_output_head = options_.scheduler.has_output_head}));
   return intake_.submit(std::move(request), client);
@@ -68,10 +76,10 @@ Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async
 
 ModelInfo Head::model_info() const {
   ModelInfo info = options_.model;
-  info.context_length = context_length_;
-  info.kv_token_capacity = uint64_t{page_count_} * options_.scheduler.page_size;
-  const std::lock_guard lock(concurrency_mutex_);
-  info.concurrency = concurrency_;
+  Capacity now = capacity();
+  info.context_length = now.context_length;
+  info.kv_token_capacity = uint64_t{now.page_count} * options_.scheduler.page_size;
+  info.concurrency = std::move(now.concurrency);
   return info;
 }
 
@@ -115,11 +123,10 @@ void Head::resize_pools(cache::PoolSizes pages) {
   if (stopping_ || pages == before) return;
   const uint32_t context_before = options.context_length;
   const std::vector<SequenceId> ended = scheduler_.resize(pages);
-  context_length_ = options.context_length;
-  page_count_ = options.page_count;
   {
-    const std::lock_guard lock(concurrency_mutex_);
-    concurrency_ = concurrency(options);
+    Capacity resized = capacity_of(options);
+    const std::lock_guard lock(capacity_mutex_);
+    capacity_ = std::move(resized);
   }
   log::warn("KV cache: {} pages of {} tokens from now on, {} before; host tier: {}, {} before; context: {}, {} before",
             pages.device, options.page_size, before.device, pages.host, before.host, options.context_length,

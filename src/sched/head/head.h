@@ -73,6 +73,16 @@ class Head final : public Engine {
   using Outputs = std::shared_ptr<comm::LinkReceiver>;
   using Steps = std::shared_ptr<StepParticipant>;
 
+  /// What follows from the sizes of the page pools, for other threads than the head's.
+  struct Capacity {
+    uint32_t context_length = 0;  // tokens
+    uint32_t page_count = 0;      // of the first cache group
+    std::vector<Concurrency> concurrency;
+  };
+  [[nodiscard]] static Capacity capacity_of(const SchedulerOptions& options);
+  /// Returns the capacity as of now. May be called from any thread.
+  [[nodiscard]] Capacity capacity() const;
+
   [[nodiscard]] asio::awaitable<void> take_turns();
   [[nodiscard]] asio::awaitable<void> wait_for_ring();
   [[nodiscard]] bool send_next_plan();
@@ -111,10 +121,8 @@ class Head final : public Engine {
   const RequestTimeouts timeouts_;
   RequestIntake intake_;
   Scheduler scheduler_;
-  std::atomic<uint32_t> context_length_;  // of scheduler_, for other threads, as the next
-  std::atomic<uint32_t> page_count_;
-  mutable std::mutex concurrency_mutex_;
-  std::vector<Concurrency> concurrency_;  // guarded by concurrency_mutex_
+  mutable std::mutex capacity_mutex_;
+  Capacity capacity_;  // guarded by capacity_mutex_
   RingStats stats_;
   OutputDelivery delivery_;
   FlushQueue flushes_;
