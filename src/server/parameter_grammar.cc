@@ -44,7 +44,8 @@ Result<ExpressionPtr> ParameterGrammar::of(std::string_view schema, const Schema
     return name ? types.of(tool, *name) : types.of_others(tool);
   };
   const grammar::MemberSyntax syntax{.key_pattern = key_pattern(), .has_texts = [&](const auto& name) {
-                                       return tags_.has_string_attribute || types_of(name).text;
+                                       return tags_.has_string_attribute ||
+                                              types_of(name).has(text::ValueType::kString);
                                      }};
   std::vector<grammar::SchemaMember> members;
   auto root = grammar::parse_member_schema(schema, definition_, options, syntax, members);
@@ -83,14 +84,15 @@ bool ParameterGrammar::can_write_key(std::string_view key) const {
          (std::string(key) + std::string(tags_.key_end)).find(tags_.key_end) == key.size();
 }
 
-ExpressionPtr ParameterGrammar::parameter(const grammar::SchemaMember& member, const text::ValueTypes& types) const {
+ExpressionPtr ParameterGrammar::parameter(const grammar::SchemaMember& member, text::ValueTypes types) const {
   std::vector<ExpressionPtr> ways;
   if (member.is_any_text) {
     ways.push_back(sequence({literal(tags_.value_open), grammar::reference(free_text_)}));
   } else if (member.text != nullptr) {
     ways.push_back(sequence({literal(tags_.value_open), member.text, literal(tags_.value_end)}));
   }
-  const bool has_json = tags_.has_string_attribute || !types.text || types.has_others_than_text();
+  const bool has_json =
+      tags_.has_string_attribute || !types.has(text::ValueType::kString) || types.has_others_than_string();
   if (has_json && member.json != nullptr) {
     const std::string_view open = tags_.has_string_attribute ? kNoStringOpen : tags_.value_open;
     ways.push_back(sequence({literal(open), member.json, literal(tags_.value_end)}));

@@ -31,8 +31,7 @@ class ParameterGrammar {
   [[nodiscard]] std::string key_pattern() const;
   [[nodiscard]] bool can_write_key(std::string_view key) const;
   /// Returns a member whose value the parser reads as one of `types`.
-  [[nodiscard]] grammar::ExpressionPtr parameter(const grammar::SchemaMember& member,
-                                                 const text::ValueTypes& types) const;
+  [[nodiscard]] grammar::ExpressionPtr parameter(const grammar::SchemaMember& member, text::ValueTypes types) const;
 
   const text::ParameterTags& tags_;
   grammar::Definition& definition_;

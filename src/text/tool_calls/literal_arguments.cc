@@ -191,7 +191,7 @@ void LiteralArguments::begin_string(char quote) {
   python_quote_ = quote;
   const bool is_typed =
       phase_ == Phase::kString && dialect_.types_strings && types_ != nullptr && !is_key_ && containers_.size() == 1;
-  is_buffered_ = is_key_ || (is_typed && types_->of(tool_, value_) != kTextOnly);
+  is_buffered_ = is_key_ || (is_typed && types_->of(tool_, value_) != kStringOnly);
   if (is_key_) {
     value_.clear();
     return;

@@ -21,67 +21,49 @@ constexpr size_t kItemsPerSchema = 32;
 /// Limits the different references of one tool, since each is looked for among all definitions.
 constexpr size_t kMaxReferences = 1000;
 
-void merge(ValueTypes& types, const ValueTypes& other) {
-  types.text |= other.text;
-  types.null |= other.null;
-  types.boolean |= other.boolean;
-  types.integer |= other.integer;
-  types.number |= other.number;
-  types.array |= other.array;
-  types.object |= other.object;
-}
-
-void intersect(ValueTypes& types, const ValueTypes& other) {
-  types.text &= other.text;
-  types.null &= other.null;
-  types.boolean &= other.boolean;
-  types.integer &= other.integer;
-  types.number &= other.number;
-  types.array &= other.array;
-  types.object &= other.object;
-}
-
+/// Returns the type of a value; nothing for a missing one. A number without fraction and exponent is an integer only.
 ValueTypes types_of_value(JsonValue value) {
-  return {.text = value.is_string(),
-          .null = value.is_null(),
-          .boolean = value.is_bool(),
-          .integer = value.is_integer(),
-          .number = value.is_number() && !value.is_integer(),
-          .array = value.is_array(),
-          .object = value.is_object()};
+  switch (value.kind()) {
+    case JsonKind::kMissing: return {};
+    case JsonKind::kNull: return {ValueType::kNull};
+    case JsonKind::kBool: return {ValueType::kBoolean};
+    case JsonKind::kNumber: return {value.is_integer() ? ValueType::kInteger : ValueType::kNumber};
+    case JsonKind::kString: return {ValueType::kString};
+    case JsonKind::kArray: return {ValueType::kArray};
+    case JsonKind::kObject: return {ValueType::kObject};
+  }
+  return {};
 }
 
-ValueTypes types_of_name(std::string_view name) {
-  return {.text = name == "string",
-          .null = name == "null",
-          .boolean = name == "boolean",
-          .integer = name == "integer",
-          .number = name == "number",
-          .array = name == "array",
-          .object = name == "object"};
+/// Returns the types that "type" names: one, or a list. Unknown names say nothing.
+ValueTypes named_types(JsonValue type) {
+  ValueTypes types;
+  const auto add = [&types](JsonValue name) {
+    std::string_view word;
+    if (!name.get(word)) return;
+    if (const auto named = parse_enum<ValueType>(word)) types.add(*named);
+  };
+  add(type);
+  JsonArray names;
+  if (type.get(names)) {
+    for (const JsonValue name : names) add(name);
+  }
+  return types;
 }
 
 /// Returns the types of the values that a schema lists and that its "type" allows.
 ValueTypes types_of_list(JsonValue schema, const std::vector<JsonValue>& values) {
   const bool has_type = !schema["type"].is_missing();
-  ValueTypes allowed;
-  std::string_view word;
-  if (schema["type"].get(word)) allowed = types_of_name(word);
-  JsonArray names;
-  if (schema["type"].get(names)) {
-    for (const JsonValue name : names) {
-      if (name.get(word)) merge(allowed, types_of_name(word));
-    }
-  }
-  allowed.integer |= allowed.number;
-  allowed.null |= schema["nullable"].is_true();
+  ValueTypes allowed = named_types(schema["type"]);
+  allowed.add(ValueType::kInteger, allowed.has(ValueType::kNumber));
+  allowed.add(ValueType::kNull, schema["nullable"].is_true());
   ValueTypes types;
   for (const JsonValue value : values) {
     ValueTypes one = types_of_value(value);
-    if (has_type) intersect(one, allowed);
-    merge(types, one);
+    if (has_type) one &= allowed;
+    types |= one;
   }
-  types.null |= schema["nullable"].is_true();
+  types.add(ValueType::kNull, schema["nullable"].is_true());
   return types;
 }
 
@@ -122,7 +104,7 @@ class ToolSchema {
     for (const JsonValue part : parts_of(schema)) {
       const auto [own, is_new] = own_types_.try_emplace(part.identity());
       if (is_new) own->second = read_own_types(part);
-      merge(types, own->second);
+      types |= own->second;
     }
     return types;
   }
@@ -133,14 +115,8 @@ class ToolSchema {
     JsonArray array;
     if (schema["enum"].get(array)) return types_of_list(schema, {array.begin(), array.end()});
     if (!schema["const"].is_missing()) return types_of_list(schema, {schema["const"]});
-    ValueTypes types;
-    types.null = schema["nullable"].is_true();
-    std::string_view word;
-    if (schema["type"].get(word)) merge(types, types_of_name(word));
-    if (!schema["type"].get(array)) return types;
-    for (const JsonValue item : array) {
-      if (item.get(word)) merge(types, types_of_name(word));
-    }
+    ValueTypes types = named_types(schema["type"]);
+    types.add(ValueType::kNull, schema["nullable"].is_true());
     return types;
   }
 
@@ -160,12 +136,12 @@ class ToolSchema {
   size_t count_ = 0;                                       // of schemas that were read
 };
 
-std::optional<std::string> read_word(std::string_view value, const ValueTypes& types) {
+std::optional<std::string> read_word(std::string_view value, ValueTypes types) {
   const auto is = [value](std::string_view lower, std::string_view python) {
     return value == lower || value == python;
   };
-  if ((types.null || types.is_any()) && is("null", "None")) return "null";
-  if (!types.boolean && !types.is_any()) return std::nullopt;
+  if ((types.has(ValueType::kNull) || types.is_any()) && is("null", "None")) return "null";
+  if (!types.has(ValueType::kBoolean) && !types.is_any()) return std::nullopt;
   if (is("true", "True")) return "true";
   if (is("false", "False")) return "false";
   return std::nullopt;
@@ -178,20 +154,21 @@ std::string_view without_zero_fraction(std::string_view number) {
   return number.find_first_not_of('0', point + 1) == std::string_view::npos ? number.substr(0, point) : number;
 }
 
-bool allows(const ValueTypes& types, JsonValue value) {
+bool allows(ValueTypes types, JsonValue value) {
   // Where no string is allowed, any other JSON is closer to what was meant.
-  if (!types.text) return true;
-  return (types.number && value.is_number()) || (types.integer && value.is_integer()) ||
-         (types.array && value.is_array()) || (types.object && value.is_object());
+  if (!types.has(ValueType::kString)) return true;
+  return (types.has(ValueType::kNumber) && value.is_number()) ||
+         (types.has(ValueType::kInteger) && value.is_integer()) || (types.has(ValueType::kArray) && value.is_array()) ||
+         (types.has(ValueType::kObject) && value.is_object());
 }
 
 }  // namespace
 
-std::string value_to_json(std::string_view value, const ValueTypes& types) {
+std::string value_to_json(std::string_view value, ValueTypes types) {
   const std::string_view trimmed = without_space(value);
-  if (types != kTextOnly) {
+  if (types != kStringOnly) {
     if (auto word = read_word(trimmed, types)) return *std::move(word);
-    const bool is_whole = types.integer && !types.number && is_json_number(trimmed);
+    const bool is_whole = types.has(ValueType::kInteger) && !types.has(ValueType::kNumber) && is_json_number(trimmed);
     const std::string_view text = is_whole ? without_zero_fraction(trimmed) : trimmed;
     const auto document = JsonDocument::parse(text);
     if (document.has_value() && allows(types, document->root())) return to_json(document->root());
@@ -214,16 +191,16 @@ void ParameterTypes::add(const std::string& tool, std::string_view schema) {
     }
     if (!part["properties"].get(properties)) continue;
     for (const auto& [key, property] : properties) {
-      merge(types_[{tool, std::string(key)}], tool_schema.types_of(property));
+      types_[{tool, std::string(key)}] |= tool_schema.types_of(property);
     }
   }
 }
 
 /// Adds types of parameters without a name. Those are texts where schemas differ, since no pattern is matched here.
-void ParameterTypes::add_others(const std::string& tool, const ValueTypes& types) {
+void ParameterTypes::add_others(const std::string& tool, ValueTypes types) {
   const auto [entry, is_new] = additional_.try_emplace(tool, types);
   if (is_new || types.is_any() || entry->second == types) return;
-  entry->second = entry->second.is_any() ? types : kTextOnly;
+  entry->second = entry->second.is_any() ? types : kStringOnly;
 }
 
 ValueTypes ParameterTypes::of(const std::string& tool, const std::string& parameter) const {
@@ -234,7 +211,7 @@ ValueTypes ParameterTypes::of(const std::string& tool, const std::string& parame
 
 ValueTypes ParameterTypes::of_others(const std::string& tool) const {
   const auto additional = additional_.find(tool);
-  return additional == additional_.end() ? kTextOnly : additional->second;
+  return additional == additional_.end() ? kStringOnly : additional->second;
 }
 
 }  // namespace millrace::text

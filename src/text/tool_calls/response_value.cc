@@ -238,7 +238,7 @@ std::string cast_arguments(const std::string& arguments, const std::string& tool
   for (const auto& [key, value] : members) {
     const ValueTypes wanted = types.of(tool, std::string(key));
     std::string_view text;
-    const bool casts = value.get(text) && !wanted.text && !wanted.is_any();
+    const bool casts = value.get(text) && !wanted.has(ValueType::kString) && !wanted.is_any();
     out +=
         (out.empty() ? "{" : ", ") + json_string(key) + ": " + (casts ? value_to_json(text, wanted) : to_json(value));
   }

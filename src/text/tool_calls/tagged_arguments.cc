@@ -93,12 +93,12 @@ ArgumentState TaggedArguments::feed_value_open(char c) {
 }
 
 void TaggedArguments::begin_value() {
-  value_types_ = types_ == nullptr ? kTextOnly : types_->of(tool_, key_);
+  value_types_ = types_ == nullptr ? kStringOnly : types_->of(tool_, key_);
   if (pending_.find("string=\"true\"") != std::string::npos) {
-    value_types_ = kTextOnly;
+    value_types_ = kStringOnly;
   } else if (pending_.find("string=\"false\"") != std::string::npos) {
-    value_types_.text = false;
-    if (!value_types_.has_others_than_text()) value_types_ = {};
+    value_types_.remove(ValueType::kString);
+    if (!value_types_.has_others_than_string()) value_types_ = {};
   } else if (tags_.has_string_attribute && types_ == nullptr) {
     value_types_ = {};
   }
@@ -117,11 +117,11 @@ ArgumentState TaggedArguments::feed_value(char c) {
   for (const std::string_view tag : value_ends_) {
     if (pending_.ends_with(tag)) return end_value(tag);
   }
-  if (value_types_ == kTextOnly && !is_streamed_) {
+  if (value_types_ == kStringOnly && !is_streamed_) {
     is_streamed_ = true;
     arguments_ += '"';
   }
-  const bool may_be_null_only = value_types_ == ValueTypes{.text = true, .null = true};
+  const bool may_be_null_only = value_types_ == ValueTypes{ValueType::kString, ValueType::kNull};
   if (may_be_null_only && !is_streamed_) {
     const std::string_view start = without_space(pending_);
     const std::string_view word = without_space(start.substr(0, start.find(value_ends_.front().front())));

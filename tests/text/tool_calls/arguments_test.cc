@@ -51,10 +51,10 @@ TEST_CASE("values without quotes have the types of their schema") {
   ParameterTypes types;
   types.add("g", R"({"properties":{"a":{"$ref":"#/$defs/n"},"b":{"enum":["x"]}},"additionalProperties":)"
                  R"({"type":"number"},"$defs":{"n":{"type":"integer"}}})");
-  CHECK(types.of("g", "a").integer);
-  CHECK(types.of("g", "b") == kTextOnly);
-  CHECK(types.of("g", "c").number);
-  CHECK(types.of("h", "c") == kTextOnly);
+  CHECK(types.of("g", "a").has(ValueType::kInteger));
+  CHECK(types.of("g", "b") == kStringOnly);
+  CHECK(types.of("g", "c").has(ValueType::kNumber));
+  CHECK(types.of("h", "c") == kStringOnly);
 }
 
 TEST_CASE("schemas that refer to each other are read once") {
@@ -67,9 +67,9 @@ TEST_CASE("schemas that refer to each other are read once") {
                              R"("properties":{{"all":{{"$ref":"#/$defs/all"}}}},)"
                              R"("$defs":{{"all":{{"oneOf":[{0}{{"type":"null"}}]}},{1}}}}})",
                              refs, chain));
-  CHECK(types.of("f", "far") == ValueTypes{.integer = true});
-  CHECK(types.of("f", "all").null);
-  CHECK(types.of("f", "other") == kTextOnly);
+  CHECK(types.of("f", "far") == ValueTypes{ValueType::kInteger});
+  CHECK(types.of("f", "all").has(ValueType::kNull));
+  CHECK(types.of("f", "other") == kStringOnly);
 }
 
 TEST_CASE("literals of Python and of Gemma become JSON") {
