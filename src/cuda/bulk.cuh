@@ -88,7 +88,7 @@ inline RowTiles make_row_tiles(const void* x, int32_t rows, int32_t inputs, int3
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &status));
     return reinterpret_cast<Encode>(found);
   }();
-  if (encode == nullptr) throw std::runtime_error("CUDA: the driver lacks cuTensorMapEncodeTiled, wanted CUDA 12.0");
+  if (encode == nullptr) fail("CUDA: the driver lacks cuTensorMapEncodeTiled, wanted CUDA 12.0");
   RowTiles tiles{};
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(inputs), static_cast<cuuint64_t>(rows)};
   const cuuint64_t row_bytes[1] = {static_cast<cuuint64_t>(inputs) * 2};
@@ -98,8 +98,8 @@ inline RowTiles make_row_tiles(const void* x, int32_t rows, int32_t inputs, int3
                                   box, strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (outcome == CUDA_SUCCESS) return tiles;
-  throw std::runtime_error("CUDA: cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(outcome)) +
-                           " for " + std::to_string(rows) + " rows of " + std::to_string(inputs));
+  fail("CUDA: cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(outcome)) + " for " +
+       std::to_string(rows) + " rows of " + std::to_string(inputs));
 }
 
 /// Returns this block's number in its cluster.

@@ -4,12 +4,12 @@
 
 #include <map>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda/driver_calls.h"
+#include "cuda/error.h"
 
 namespace millrace::cuda {
 namespace {
@@ -92,7 +92,7 @@ cudaStream_t Partition::make_stream(int priority) const {
   CUstream stream = nullptr;
   const CUresult outcome = driver.green_ctx_stream_create(&stream, context_, CU_STREAM_NON_BLOCKING, priority);
   if (outcome == CUDA_SUCCESS) return stream;
-  throw std::runtime_error("CUDA: cuGreenCtxStreamCreate: " + driver.describe(outcome));
+  fail("CUDA: cuGreenCtxStreamCreate: " + driver.describe(outcome));
 }
 
 }  // namespace millrace::cuda
