@@ -16,7 +16,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 LABELS = set("stage rank cause from to end sender receiver in_flight phase work route status refused "
              "graph replayed new failed too_large loading off "
-             "source ngram prediction form fate accepted rejected "
+             "source ngram prediction grammar fate accepted rejected "
              "ring reason pinned prefix load round_robin "
              "rows some none window state".split())
 # test_devices.py has a server with one.

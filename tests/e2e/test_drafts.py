@@ -121,11 +121,11 @@ def test_a_prediction_of_something_else_changes_nothing(plain, drafting):
 
 def test_tokens_forced_by_a_format_are_drafted(plain, drafting):
     form = {"type": "json_schema", "json_schema": {"name": "ship", "strict": True, "schema": SHIP}}
-    before = drafts(drafting, "form", "accepted")
+    before = drafts(drafting, "grammar", "accepted")
     for seed in range(4):
         sampling = {"response_format": form, "seed": seed}
         assert chat(drafting, **sampling).choices == chat(plain, **sampling).choices
-    assert drafts(drafting, "form", "accepted") > before
+    assert drafts(drafting, "grammar", "accepted") > before
 
 
 @pytest.mark.parametrize("prediction, param", [

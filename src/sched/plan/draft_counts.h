@@ -14,7 +14,7 @@ enum class DraftSource : uint8_t {
   kGrammar,     ///< the grammar allows no other text
 };
 inline constexpr size_t kDraftSources = 3;
-inline constexpr std::array<std::string_view, kDraftSources> kDraftSourceNames = {"ngram", "prediction", "form"};
+inline constexpr std::array<std::string_view, kDraftSources> kDraftSourceNames = {"ngram", "prediction", "grammar"};
 
 /// Drafted and accepted tokens since the start, by source.
 struct DraftCounts {
