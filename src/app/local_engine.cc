@@ -13,16 +13,15 @@
 #include "app/naming_ring_builder.h"
 #include "app/node_stages.h"
 #include "app/pool_report.h"
+#include "app/pool_sizing.h"
 #include "app/rank_processors.h"
-#include "app/stage_backend.h"
+#include "app/resolve_options.h"
 #include "base/log.h"
 #include "base/machine.h"
-#include "cache/pool_division.h"
 #include "model/adapt_config.h"
 #include "model/cache_groups.h"
 #include "model/families/read_config.h"
 #include "model/part_estimate.h"
-#include "model/rank_layout.h"
 #include "model/stage_borders.h"
 #include "model/tensor_list.h"
 #include "sched/ring/in_process_ring_builder.h"
@@ -30,16 +29,6 @@
 #include "sched/ring/stepping_ring_builder.h"
 
 namespace millrace::app {
-namespace {
-
-/// Chooses the device and keeps the choice in the options.
-Result<DeviceKind> resolve_device(EngineOptions& options) {
-  auto device = choose_device(options.node.device, options.stage.dtype);
-  if (device.has_value()) options.node.device = *device == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
-  return device;
-}
-
-}  // namespace
 
 LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
                          std::vector<cluster::NodePart> parts, size_t vocab_size, ExpertSharing* sharing)
@@ -61,33 +50,14 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
                       config->architecture);
   }
   config->has_output_head = options.stage.has_output_head;
-  if (options.context_length > config->context_length()) {
-    return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
-                      options.context_length, config->context_length());
-  }
-  EngineOptions resolved = options;
-  if (options.tp_size == 0) {
-    const auto device = resolve_device(resolved);
-    if (device.has_error()) return device.error();
-    const bool on_gpu = *device == DeviceKind::kCuda;
-    resolved.tp_size = on_gpu ? 1 : ranks_for(*config, Machine().numa_nodes().size());
-  }
-  const auto divides = model::check_ranks(*config, resolved.tp_size);
-  if (divides.has_error()) {
-    return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
-  }
-  if (resolved.stage.shares_experts()) {
-    const auto rings = static_cast<int32_t>(resolved.stage.expert_rings);
-    const auto shared = model::check_shared_experts(*config, rings, resolved.tp_size);
-    if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
-  }
-  if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
+  const auto resolved = resolve_options(options, *config);
+  if (resolved.has_error()) return resolved.error();
   const auto parts =
-      cluster::place_ranks(static_cast<uint32_t>(resolved.pp_size), static_cast<uint32_t>(resolved.tp_size),
+      cluster::place_ranks(static_cast<uint32_t>(resolved->pp_size), static_cast<uint32_t>(resolved->tp_size),
                            static_cast<uint32_t>(cluster_options.node_count));
   if (parts.has_error()) return parts.error();
   return std::unique_ptr<LocalEngine>(
-      new LocalEngine(resolved, cluster_options, std::move(*config), *parts, vocab_size, sharing));
+      new LocalEngine(*resolved, cluster_options, std::move(*config), *parts, vocab_size, sharing));
 }
 
 /// Returns what is known before the start. The cache's capacity, and its effect on the context, are not.
@@ -212,18 +182,8 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
   RETURN_IF_ERROR(model::adapt_to_checkpoint(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
-  if (*device == DeviceKind::kCuda && options_.tp_size > 1) {
-    const auto here = static_cast<int32_t>(own_part().rank_count);
-    const auto exchange = choose_rank_exchange(here, here < options_.tp_size, options_.node);
-    if (exchange.has_error()) return exchange.error();
-  }
-  const bool crosses_hosts = options_.pp_size > 1 || *device != DeviceKind::kCuda;
-  if (options_.node.nccl == NcclMode::kOn && options_.tp_size > 1 && crosses_hosts && cluster_options_.node_count > 1) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--nccl on: the activations of --tp-size {} go from node to node through the hosts; wanted "
-                      "--nccl auto or --tp-size 1",
-                      options_.tp_size);
-  }
+  const auto ranks_here = static_cast<int32_t>(own_part().rank_count);
+  RETURN_IF_ERROR(check_exchange(options_, *device, ranks_here, cluster_options_.node_count));
   NodeStagesOptions node{.ranks = {.first = 0, .count = own_part().rank_count},
                          .stage = stage_config(options_, sampling_vocab_),
                          .node = options_.node,
@@ -236,7 +196,6 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
   ranges_ = *ranges;
   engine_proxy_.set_awaited("starting: the model is being loaded");
   if (cluster_) cluster_->send_layers(ranges_);
-  note_largest_node(ranges_);
   node.spans = model::stage_spans(ranges_);
   node.spans.resize(own_part().stage_count);
   std::vector<const NodeStages*> rings;
@@ -291,17 +250,6 @@ Result<void> LocalEngine::open_cluster() {
   return {};
 }
 
-/// Notes how many layers, each with its ranks there, the largest node has per layer of this one: it has most of the
-/// host tier's bytes.
-void LocalEngine::note_largest_node(const std::vector<model::LayerRange>& ranges) {
-  const auto layers_of = [&](const cluster::NodePart& part) {
-    const size_t last = part.first_stage + part.stage_count - 1;
-    return static_cast<double>(ranges[last].end - ranges[part.first_stage].begin) * part.rank_count;
-  };
-  const double own_layers = std::max(1.0, layers_of(own_part()));
-  for (const cluster::NodePart& each : parts_) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
-}
-
 Result<cache::PoolSizes> LocalEngine::first_pool_sizes(uint32_t sharers) {
   const uint64_t own_capacity = node_->memory().page_capacity(memory_fraction(options_)) / sharers;
   cluster::LoadedRing others;
@@ -317,41 +265,14 @@ Result<cache::PoolSizes> LocalEngine::first_pool_sizes(uint32_t sharers) {
   return pool_sizes(std::min(own_capacity, others.page_capacity), others);
 }
 
-/// Returns the pools that the flags ask for where memory holds `capacity` pages, within `limits`. What this node lacks
-/// for --max-total-tokens at the start is an error of make_stages().
+/// Returns the pools that the flags ask for where memory holds `capacity` pages, within `limits`.
 Result<cache::PoolSizes> LocalEngine::pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const {
-  const bool shares_memory = options_.hierarchical_cache && options_.host_cache_gb <= 0 && node_->on_host();
-  const double pages_each = shares_memory ? 1 + options_.host_cache_ratio : 1;
-  const auto with_host_pages = [&](uint64_t pages) {
-    return static_cast<uint64_t>(static_cast<double>(pages) / pages_each);
-  };
-  const uint32_t wanted = pool_pages(options_, config_.context_length(), with_host_pages(capacity));
-  const auto device = static_cast<uint32_t>(std::min<uint64_t>(wanted, with_host_pages(limits.page_capacity)));
-  if (device == 0) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "no room for a KV cache page of {} tokens: raise --max-total-tokens or --mem-fraction-static",
-                      options_.stage.page_size);
-  }
-  if (device < wanted) {
-    log::warn("--max-total-tokens {}: the memory of the smallest node holds {} tokens", options_.max_total_tokens,
-              uint64_t{device} * options_.stage.page_size);
-  }
-  const uint32_t wanted_host = host_page_count(device);
-  const auto host = static_cast<uint32_t>(std::min<uint64_t>(wanted_host, limits.host_page_capacity));
-  if (host < wanted_host) log::warn("the host tier has {} pages instead of {}, for lack of memory", host, wanted_host);
-  const auto sequences = static_cast<uint32_t>(with_host_pages(limits.sequence_capacity));
-  return cache::PoolSizes{
-      .device = device,
-      .host = wanted_host == 0 ? 0 : std::max(host, 1u),
-      .sequences = window_sequences(options_, model::CacheGroups(config_).windows(), device, sequences)};
-}
-
-uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
-  if (!options_.hierarchical_cache) return 0;
-  const double pages = options_.host_cache_gb > 0 ? options_.host_cache_gb * 1e9 / largest_node_ /
-                                                        std::max(1.0, node_->memory().page_bytes(page_count))
-                                                  : options_.host_cache_ratio * page_count;
-  return static_cast<uint32_t>(std::clamp(pages, 1.0, 0x1p31));
+  const NodeMemory memory = node_->memory();
+  return choose_pool_sizes(options_, config_,
+                           {.node = memory,
+                            .page_capacity = capacity,
+                            .limits = limits,
+                            .largest_node_ratio = largest_node_ratio(parts_, ranges_)});
 }
 
 Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {

@@ -98,12 +98,10 @@ class LocalEngine {
               std::vector<cluster::NodePart> parts, size_t vocab_size, ExpertSharing* sharing);
   [[nodiscard]] Result<void> open_cluster();
   [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
-  void note_largest_node(const std::vector<model::LayerRange>& ranges);
   [[nodiscard]] std::string expert_division() const;
   [[nodiscard]] const cluster::NodePart& own_part() const { return parts_.front(); }
   [[nodiscard]] sched::ModelInfo model_info() const;
   [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
-  [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
   [[nodiscard]] int32_t own_expert_ring() const { return static_cast<int32_t>(options_.stage.expert_ring); }
   [[nodiscard]] Result<sched::LocalStages*> make_stages_again(const sched::RingConfig& shape,
                                                               const std::string& fingerprint);
@@ -125,7 +123,6 @@ class LocalEngine {
   std::vector<model::LayerRange> ranges_;                // of the ring's stages, once known
   std::unique_ptr<NodeStages> node_;
   std::string fingerprint_;  // names stored pages; empty: there is no store, or other processes name them too
-  double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   std::unique_ptr<HeadPoolHost> pool_host_;  // with several nodes
   async::IoThread head_thread_{"head"};
   std::stop_source interruption_;                              // ends the lookup of this node's own name

@@ -36,14 +36,16 @@ class NodeMemory {
 
   /// Returns the devices of the stages, each once.
   [[nodiscard]] std::vector<std::string> device_names() const;
+  /// Returns whether the KV caches lie in host memory, as the host tier does.
+  [[nodiscard]] bool on_host() const { return stages_.front().backend->is_host(); }
   /// Returns the bytes per page over all stages, with its share of the window groups' pools where the first group has
   /// `page_count` pages.
   [[nodiscard]] double page_bytes(uint64_t page_count = 1) const;
   /// Returns the pages, over all stages, in `fraction` of the memory that is available now; 0: the device's default.
   [[nodiscard]] uint64_t page_capacity(double fraction) const;
-  /// Returns for how many sequences, over all stages, the window groups have room beside `wanted_pages` of the first
-  /// one, in `fraction` of the memory that is available now; 0 or 1: the device's default. `sharers` rings share it.
-  /// What the pages alone suggest may take all memory.
+  /// Returns for how many sequences, over all stages, the window groups have room in addition to `wanted_pages` of the
+  /// first one, in `fraction` of the memory that is available now; 0 or 1: the device's default. `sharers` rings share
+  /// it. What the pages alone suggest may take all memory.
   [[nodiscard]] uint32_t sequence_capacity(uint32_t wanted_pages, double fraction, uint32_t sharers = 1) const;
   /// Returns the pages that a host tier can have in the host memory that is available now. It leaves some for other
   /// processes.
@@ -67,7 +69,6 @@ class NodeMemory {
   [[nodiscard]] uint64_t bytes_of(cache::PoolSizes first, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] uint64_t max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] uint64_t max_sequences(uint32_t page_count, uint64_t bytes, std::span<const uint64_t> page_bytes) const;
-  [[nodiscard]] bool on_host() const { return stages_.front().backend->is_host(); }
 
   const std::vector<MemoryUser> stages_;
   const uint32_t page_size_;
