@@ -68,9 +68,9 @@ struct EngineOptions {
 /// Returns the pages of the KV cache where `capacity` of them fit the memory and sequences have up to `longest` tokens.
 /// 0: no sequence fits.
 [[nodiscard]] uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity);
-/// Returns for how many sequences the window groups have room beside `page_count` pages of the first one; 0: as many as
-/// the pages suggest. Where --max-total-tokens says how long the running sequences can be together, all of these run at
-/// once if they are short, as far as memory holds the windows and states of `capacity` sequences.
+/// Returns for how many sequences the window groups have room in addition to `page_count` pages of the first one; 0: as
+/// many as the pages suggest. Where --max-total-tokens says how long the running sequences can be together, all of
+/// these run at once if they are short, as far as memory holds the windows and states of `capacity` sequences.
 [[nodiscard]] uint32_t window_sequences(const EngineOptions& options, std::span<const WindowSpec> windows,
                                         uint32_t page_count, uint32_t capacity);
 /// Returns the fraction of the available memory that the KV cache may take. It is --mem-fraction-static, or 1 where

@@ -104,7 +104,8 @@ uint64_t NodeMemory::max_pages(uint64_t bytes, std::span<const uint64_t> page_by
   return largest([&](uint32_t pages) { return bytes_of({.device = pages}, page_bytes) <= bytes; });
 }
 
-/// Returns the largest number of sequences whose windows and states fit beside `page_count` pages of the first group.
+/// Returns the largest number of sequences whose windows and states fit in addition to `page_count` pages of the first
+/// group.
 uint64_t NodeMemory::max_sequences(uint32_t page_count, uint64_t bytes, std::span<const uint64_t> page_bytes) const {
   return largest([&](uint32_t sequences) {
     return sequences == 0 || bytes_of({.device = page_count, .sequences = sequences}, page_bytes) <= bytes;

@@ -40,8 +40,8 @@ struct RankProcessors {
 [[nodiscard]] std::vector<size_t> nodes_of(const RankProcessors& processors,
                                            const std::vector<std::vector<int>>& numa_nodes);
 
-/// Returns what `--tp-size auto` means on a machine with so many NUMA nodes: one rank for each, as far as the model can
-/// be divided.
+/// Returns what `--tp-size auto` means on a machine with that many NUMA nodes: one rank for each, as far as the model
+/// can be divided.
 [[nodiscard]] int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count);
 
 }  // namespace millrace::app

@@ -28,7 +28,7 @@ inline constexpr PageId kNoPage{0xffffffff};
 using HostPageId = Id<struct HostPageTag, uint32_t>;
 /// A sequence, unique over the life of a head.
 using SequenceId = Id<struct SequenceTag, uint64_t>;
-/// The place of a running sequence in every stage's sequence table; reused after the sequence ends.
+/// The index of a running sequence in every stage's sequence table; reused after the sequence ends.
 using SlotId = Id<struct SlotTag, uint32_t>;
 /// A stage's index in the ring, 0 first.
 using StageId = Id<struct StageTag, uint32_t>;

@@ -33,7 +33,7 @@ struct PrefixCacheOptions {
   bool has_store = false;        ///< stages have a store after their host tier
   WritePolicy write_policy = WritePolicy::kWriteThrough;
   std::vector<WindowPool> windows;  ///< of the window groups, which are numbered from 1 on; a state group comes last
-  uint32_t snapshot_pages = 0;      ///< state groups: also take a snapshot every so many pages; 0: do not
+  uint32_t snapshot_pages = 0;      ///< state groups: pages between two further snapshots; 0: none
   uint64_t first_copy_id = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
 

@@ -32,7 +32,7 @@ class NodeListener {
 class RadixTree final : public GroupPages {
  public:
   explicit RadixTree(uint32_t page_size);
-  /// Sets who hears of nodes that go, except by clear() and clear_device(), which only report removed nodes.
+  /// Sets who is notified of removed nodes, except by clear() and clear_device(), which only report removed nodes.
   void set_listener(NodeListener* listener) { listener_ = listener; }
 
   struct Match {

@@ -37,7 +37,7 @@ class WindowGroup {
     WritePolicy write_policy = WritePolicy::kWriteThrough;
     GroupKind kind = GroupKind::kWindow;
     bool takes_snapshots = true;  ///< state group: sequences share snapshots
-    uint32_t snapshot_pages = 0;  ///< state group: also take a snapshot every so many pages; 0: do not
+    uint32_t snapshot_pages = 0;  ///< state group: pages between two further snapshots; 0: none
   };
   WindowGroup(const Options& options, RadixTree& tree, const NodeKeys& keys, CopyTracker& copies);
 

@@ -55,7 +55,7 @@ struct Assignment {
 struct Loaded {
   uint64_t page_capacity = 0;       ///< pages that the node's memory holds now, or those of `pools`
   uint64_t host_page_capacity = 0;  ///< pages that the host tier can have; 0 with `pools`
-  uint32_t sequence_capacity = 0;   ///< sequences whose windows and states fit beside StageConfig::wanted_pages
+  uint32_t sequence_capacity = 0;   ///< sequences whose windows and states fit with StageConfig::wanted_pages
   cache::PoolSizes pools;           ///< that the node has already, made for this ring; zeros: none
   uint16_t expert_port = 0;         ///< where other rings reach its ranks; 0: the ring shares no experts
   std::string compute;              ///< dtype, device and instruction set

@@ -60,7 +60,7 @@ MILLRACE_INLINE void pin_in_register(Vec& value) {
 }
 
 /// Returns 16 copies of a 32-bit value. Without assembly the compiler chooses the load for floating point if one uses
-/// the value. On Zen 4 that load takes a unit which shuffles, so that dots wait where codes are unpacked beside them.
+/// the value. On Zen 4 that load takes a unit which shuffles, so that dots wait where codes are unpacked, too.
 MILLRACE_INLINE Bits broadcast_word(const char* from) {
 #if defined(__AVX512F__) && !defined(MILLRACE_EMULATED_REGISTERS)
   typedef uint32_t Word __attribute__((may_alias, aligned(1)));

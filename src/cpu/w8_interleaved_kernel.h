@@ -215,8 +215,8 @@ void gemm_shared_tile(const char* lhs, size_t lhs_stride, const char* group, int
   if constexpr (kHasTotals) store_tile(total, c, kPanelColumns);
 }
 
-/// Multiplies some steps by all rows. The first tile dequantizes them, which takes no time beside its dots. All tiles
-/// prefetch a part of the next steps.
+/// Multiplies some steps by all rows. The first tile dequantizes them, which takes no time compared with its dots. All
+/// tiles prefetch a part of the next steps.
 template <class Panels>
 void gemm_shared(const GemmTask& task, const char* lhs, const char* panel, int64_t steps,
                  typename Panels::GroupSteps group_steps) {

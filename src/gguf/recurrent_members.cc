@@ -68,7 +68,7 @@ MambaSizes write_mamba(ConfigMembers& members) {
   return sizes;
 }
 
-/// Writes what layers of Qwen3-Next and Qwen3.5 have, which are told apart by their tensors.
+/// Writes what layers of Qwen3-Next and Qwen3.5 have, which differ in their tensors.
 void write_delta_net(ConfigMembers& members) {
   const MambaSizes sizes = mamba_sizes(members);
   JsonWriter& json = members.json();

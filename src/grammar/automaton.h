@@ -55,7 +55,7 @@ class Automaton {
   [[nodiscard]] std::span<const Call> calls_of(StateId state) const { return of(calls_, call_begin_, state); }
   /// Returns whether the state is the end of its rule. No edge leaves an end.
   [[nodiscard]] bool is_end(StateId state) const { return is_end_[state]; }
-  /// Returns the class of a byte. No edge tells bytes of one class apart.
+  /// Returns the class of a byte. No edge distinguishes bytes of one class.
   [[nodiscard]] uint32_t byte_class_of(uint8_t byte) const { return byte_classes_[byte]; }
   [[nodiscard]] uint32_t byte_class_count() const { return byte_classes_[255] + 1u; }
   /// Returns the approximate memory use.

@@ -33,8 +33,8 @@ class JsonRules {
   [[nodiscard]] ExpressionPtr number();
   [[nodiscard]] ExpressionPtr integer();
 
-  /// Returns a string of `min` to `max` characters. Where it takes too many states beside the tags that it may not
-  /// hold, this function and the next two return any string, or null if strings have no quotes.
+  /// Returns a string of `min` to `max` characters. Where it takes too many states in addition to the tags that it may
+  /// not hold, this function and the next two return any string, or null if strings have no quotes.
   [[nodiscard]] ExpressionPtr string_of(uint32_t min, std::optional<uint32_t> max);
   /// Returns a string whose characters are a text of the language.
   [[nodiscard]] ExpressionPtr string_of(const TextLanguage& language);

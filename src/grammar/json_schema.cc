@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxTermSets = 20'000;
 /// Steps to find the rule of a term among the known ones.
 constexpr uint64_t kReadSteps = 10;
-/// Limits the combinations of members that all objects together tell apart.
+/// Limits the combinations of members that all objects together distinguish.
 constexpr size_t kMaxMemberNodes = 16'384;
 
 /// Reads the sets of terms that a schema leads to, each into a rule of its own.

@@ -9,10 +9,10 @@
 namespace millrace::grammar {
 namespace {
 
-/// Limits the positions and counts that are told apart where an array has to contain items.
+/// Limits the positions and counts that are distinguished where an array has to contain items.
 constexpr size_t kMaxContainNodes = 4096;
 constexpr size_t kMaxContained = 3;
-/// Limits the values whose arrays of distinct items are told apart.
+/// Limits the values whose arrays of distinct items are distinguished.
 constexpr size_t kMaxDistinctValues = 64;
 /// Whole numbers between two bounds that are looked at, at most.
 constexpr int64_t kMaxWholeNumbers = 1000;

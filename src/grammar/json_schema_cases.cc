@@ -25,7 +25,7 @@ constexpr uint64_t kTermSteps = 20;
 
 /// An exception for terms that take more cases than the bound allows.
 struct TooManyCases {};
-/// How deep required members are looked into, so that branches that exclude each other are told apart.
+/// How deep required members are looked into, so that branches that exclude each other are distinguished.
 constexpr int kSearchDepth = 2;
 
 bool has(const TermKeys& keys, const std::pair<const void*, bool>& key) {

@@ -11,7 +11,7 @@ namespace {
 
 /// Limits the total size of the names that other members must differ from. Beyond it there are no others.
 constexpr size_t kMaxKnownNameBytes = 8192;
-/// Limits the combinations of members of one object that are told apart.
+/// Limits the combinations of members of one object that are distinguished.
 constexpr uint32_t kMaxSetNodes = 256;
 constexpr uint32_t kMinSetNodes = 8;
 

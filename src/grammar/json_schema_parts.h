@@ -48,7 +48,7 @@ struct SchemaParts {
 [[nodiscard]] ExpressionPtr number_expression(NumberConditions number, TypeSet types, const std::string& path,
                                               SchemaParts& parts);
 
-/// Returns the combinations that one object or array may tell apart. Counts what it takes.
+/// Returns the combinations that one object or array may distinguish. Counts what it takes.
 [[nodiscard]] uint32_t take_set_nodes(const struct JsonSet& set, SchemaParts& parts);
 
 }  // namespace millrace::grammar

@@ -34,7 +34,7 @@ struct JsonSet {
 [[nodiscard]] ExpressionPtr set_network(const JsonSet& set, const ExpressionPtr& comma, const ExpressionPtr& end,
                                         uint32_t max_nodes, Definition& definition);
 
-/// Returns how many combinations set_network() tells apart.
+/// Returns how many combinations set_network() distinguishes.
 [[nodiscard]] size_t set_network_nodes(const JsonSet& set, uint32_t max_nodes);
 
 }  // namespace millrace::grammar

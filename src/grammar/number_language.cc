@@ -11,7 +11,7 @@ namespace {
 
 /// Digits of numbers that no bound limits: what 64 bits hold.
 constexpr size_t kUsualDigits = 18;
-/// Limits the remainders that are told apart.
+/// Limits the remainders that are distinguished.
 constexpr uint64_t kMaxDivisor = 10'000;
 
 using NumberState = TextLanguage::State;

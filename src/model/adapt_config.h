@@ -14,7 +14,7 @@ namespace millrace::model {
 /// settle_weight_format and Checkpoint::find_stored.
 [[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
 
-/// Drops a weight format of a file beside config.json where the checkpoint holds no codes: many such files are left
+/// Drops a weight format of a file next to config.json where the checkpoint holds no codes: many such files are left
 /// over. Error: kData for one that cannot be read where it holds some.
 [[nodiscard]] Result<void> settle_weight_format(const Checkpoint& checkpoint, ModelConfig& config);
 

@@ -37,7 +37,7 @@ struct LayerInputsConfig {
   friend bool operator==(const LayerInputsConfig&, const LayerInputsConfig&) = default;
 };
 
-/// A file beside config.json in which a quantizer describes weights.
+/// A file next to config.json in which a quantizer describes weights.
 struct WeightFormatFile {
   std::string path;
   std::string fault;  ///< why it cannot be read; empty: it can
@@ -94,7 +94,7 @@ struct ModelConfig {
 
 /// Returns the tokens that a row sees in a model with indexers; none: it has none.
 [[nodiscard]] std::optional<int32_t> chosen_tokens(const ModelConfig& config);
-/// Limits the context of a model with indexers to the tokens that they choose, and drops them: up to so many tokens a
+/// Limits the context of a model with indexers to the tokens that they choose, and drops them: up to that many tokens a
 /// row sees all.
 void drop_indexers(ModelConfig& config);
 /// Makes layers see all tokens whose window, or chunk, is as long as the context: a window group would keep room for a

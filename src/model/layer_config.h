@@ -88,7 +88,7 @@ struct AttentionConfig {
   bool values_are_keys = false;         ///< v is k before its norm and rotation, and has no matrix
   std::optional<int32_t> keys_of = {};  ///< the layer before it whose keys and values it sees; it has none of its own
   bool output_gate = false;             ///< sigmoid(Wgate · x) multiplies what o_proj takes
-  bool sinks = false;          ///< each head has a learnt score that takes part in the softmax and has no value
+  bool sinks = false;          ///< each head has a learned score that takes part in the softmax and has no value
   float output_factor = 1.0f;  ///< multiplies what the block adds
   std::optional<QueryScaling> query_scaling = {};
   /// head_dim is then that of values, kv_head_count is 1, and q, k and v do not exist.
@@ -120,7 +120,7 @@ struct MoeConfig {
   int32_t expert_count = 0;
   int32_t experts_per_token = 0;  ///< at most expert_count
   int32_t intermediate_size = 0;  ///< of one expert
-  /// Above 0: experts take Win · x, with so many channels, and Wout · (their sum) is what they add, as in Nemotron 3
+  /// Above 0: experts take Win · x, with this many channels, and Wout · (their sum) is what they add, as in Nemotron 3
   /// Super. Router and shared expert take x. Not with own_norms.
   int32_t latent_size = 0;
   bool renormalize = false;  ///< the weights of a token's experts are divided by their sum

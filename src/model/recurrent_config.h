@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <variant>
 
-/// The recurrent mixers of layers, beside attention or in its place. They keep a state of fixed size per sequence.
+/// The recurrent mixers of layers, with attention or in its place. They keep a state of fixed size per sequence.
 namespace millrace::model {
 
 /// The gated delta net (arXiv 2412.06464). Per value head, with its key head's q and k of unit length: S ← e^g·S; S ← S

@@ -16,7 +16,7 @@ struct Device {
   double reserved_bytes = 2e9;  ///< of the runtime, activations and scratch
   double bytes_per_second = 0;  ///< at which it reads memory
   double flops = 0;             ///< operations per second of GEMMs; an addition and a multiplication are two
-  int32_t kept_bits = 8;        ///< weights that are stored in so many bits or fewer keep them; others have 16
+  int32_t kept_bits = 8;        ///< weights that are stored in this many bits or fewer keep them; others have 16
   int32_t rank_count = 1;       ///< devices of a stage, unless a flag says otherwise
 
   /// Reads the field `device` of a description. Errors name the field.

@@ -42,7 +42,7 @@ Result<Packing> read_packing(JsonObject config) {
       stored);
 }
 
-/// Integers have the shapes of MXFP4 and NVFP4, so that only their type tells them apart.
+/// Integers have the shapes of MXFP4 and NVFP4, so that only their type distinguishes them.
 Result<void> check_float(JsonObject scheme, std::string_view owner) {
   const auto bits = integer_member(scheme, "bits", 4);
   if (!bits) return bits.error();

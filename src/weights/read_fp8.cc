@@ -10,7 +10,7 @@ Result<void> set_block_scales(WeightTensors& tensors, const NamedTensor& scales)
   const WeightFormat& format = tensors.format();
   weight.group_rows = format.block_rows > 0 ? format.block_rows : kUsualBlock;
   weight.group_cols = format.block_cols > 0 ? format.block_cols : kUsualBlock;
-  // MXFP8 beside other formats of one checkpoint, as ModelOpt writes it.
+  // MXFP8 among other formats of one checkpoint, as ModelOpt writes it.
   const bool has_powers = scales.dtype == "U8" || scales.dtype == "F8_E8M0";
   if (has_powers && weight.cols % kMxColumns == 0 && scales.has_shape({weight.rows, weight.cols / kMxColumns})) {
     weight.group_rows = 1;

@@ -29,7 +29,7 @@ Result<void> refuse_wrapped_zeros(const NamedTensor& zeros, int bits) {
 }
 
 /// Returns what is added to stored zero points. Some writers name version 1 and store those of version 2. Symmetric
-/// codes tell them apart: all zero points are the middle, or one less.
+/// codes distinguish them: all zero points are the middle, or one less.
 int zero_offset(const NamedTensor& zeros, int bits, const WeightFormat& format) {
   const int stated = format.is_gptq_v2 ? 0 : 1;
   if (!format.is_symmetric) return stated;

@@ -3,7 +3,7 @@
 #include "weights/weight_tensors.h"
 
 /// Readers of quantized weights, by the form of their codes. Each fills WeightTensors::weight from the tensor of codes
-/// and those beside it. Errors: those of find_stored_weight().
+/// and those that go with it. Errors: those of find_stored_weight().
 namespace millrace::weights {
 
 /// Sets scales per block of WeightFormat::block_rows and block_cols.

@@ -47,7 +47,7 @@ struct WeightFormat {
   bool has_groups_in_order = false;  ///< of GPTQ: neighbouring columns share scales, whatever is stored of groups
   AwqVersion awq_version = AwqVersion::kGemm;
   bool has_signed_codes = false;  ///< of Quark: integers of 4 bits are two's complement
-  bool has_wider = false;         ///< of Quark: weights of 8 bits stand beside those integers
+  bool has_wider = false;         ///< of Quark: there are weights of 8 bits, too
   bool is_in_order = false;       ///< of Quark: the rows of a word are not in AWQ's order
   int64_t block_rows = 0;         ///< of FP8 and int8 with a scale per block; 0: no blocks
   int64_t block_cols = 0;

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from source import is_cpp, strip_all
+from source import comments_of, is_cpp, strip_all
 
 # A doc comment stands alone in an IDE's hover; with these words it hangs on its neighbour.
 FRAGMENT = re.compile(r"///<? *(Of|That|Those|Beside|Behind|The same|With(?:in)? it)[ ,;:.]|"
@@ -14,6 +14,14 @@ BODY_FRAGMENT = re.compile(r"\s*// ?(Of|That|Those|Beside|Besides|Behind|The sam
 DOC_COMMENT = re.compile(r"[ \t]*///")
 BODY_COMMENT = re.compile(r"[ \t]*//(?!/)")
 
+# Words of comments that are not the field's, with what the field writes.
+BANNED_WORDS = (
+    (re.compile(r"\bbeside\b"), "next to, with, in addition to"),
+    (re.compile(r"\bso many\b"), "this many, or the count's name"),
+    (re.compile(r"\blearnt\b"), "fitted or learned"),
+    (re.compile(r"\b(hears?|told)\b"), "is notified, receives"),
+    (re.compile(r"\btells? (\w+ )?apart\b|\btold apart\b"), "distinguishes"),
+)
 BANNED_IDENTIFIERS = (
     (re.compile(r"kMost\w*"), "kMax…"),
     (re.compile(r"k(Fewest|Longest)[A-Z]\w*"), "kMin… or kMax…"),
@@ -56,6 +64,17 @@ def fragments(files):
             if found and not (is_doc and was_doc):
                 yield f"{path}:{number}: the doc comment opens with '{found[1] or found[2]}'; begin with a noun or a verb"
             was_doc, was_body = is_doc, is_body
+
+
+def comment_words(files):
+    for path, text in files.items():
+        if not (is_cpp(path) and path.startswith("src/")):
+            continue
+        for first, comment in comments_of(text):
+            for number, line in enumerate(comment.split("\n"), first):
+                for pattern, better in BANNED_WORDS:
+                    for found in pattern.finditer(line):
+                        yield f"{path}:{number}: the comment says '{found[0]}'; wanted: {better}"
 
 
 def renamed_names():

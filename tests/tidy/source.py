@@ -24,6 +24,13 @@ def _blank(match):
     return '""' + kept if text.endswith('"') else "' '"
 
 
+def comments_of(text):
+    """Yields (line number, text) of the comments."""
+    for match in TOKEN.finditer(text):
+        if match.group(0).startswith("/"):
+            yield text.count("\n", 0, match.start()) + 1, match.group(0)
+
+
 @functools.lru_cache(maxsize=None)
 def strip_comments(text):
     return TOKEN.sub(lambda m: _blank(m) if m.group(0).startswith("/") else m.group(0), text)

@@ -29,7 +29,7 @@ struct RedisReply {
 /// kInvalidArgument when it refuses the password or the database. The connection is of no use afterwards.
 class RedisConnection {
  public:
-  /// Connects, authenticates, selects the database and hears that the server is ready.
+  /// Connects, authenticates, selects the database and waits until the server is ready.
   RedisConnection(const RedisStoreOptions& options, async::NameLookup& host);
 
   void queue(std::initializer_list<std::string_view> words);

@@ -17,7 +17,7 @@ class StoreLog {
  public:
   static constexpr std::chrono::seconds kInterval{30};
 
-  /// Writes a warning. `cause` tells causes apart and is not shown.
+  /// Writes a warning. `cause` identifies the cause and is not shown.
   template <class... Args>
   void warn(const std::string& cause, fmt::format_string<Args...> format, Args&&... args) {
     const int64_t suppressed = admit(cause);

@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kMaxFullHeadDim = 512;  // limit of the attention kernels, and the default
 constexpr double kFullTheta = 1e6;
 constexpr double kSlidingTheta = 1e4;
-constexpr int32_t kPattern = 6;  // the last of so many layers sees all tokens
+constexpr int32_t kPattern = 6;  // layers; the last of them sees all tokens
 
 /// The heads of the layers that see all tokens.
 struct FullHeads {

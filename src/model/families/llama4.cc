@@ -4,7 +4,7 @@
 namespace millrace::model {
 namespace {
 
-constexpr int32_t kChunkUnit = 64;  // attention reads keys in blocks of so many
+constexpr int32_t kChunkUnit = 64;  // attention reads keys in blocks of this size
 
 /// Returns a flag that some configs spell as a number.
 bool flag_or_number(FieldReader& fields, std::string_view key, bool fallback) {

@@ -107,7 +107,7 @@ void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& co
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", false) || config.tied_embeddings;
 }
 
-/// A file in which a quantizer describes weights beside config.json, and the method of one that does not say it.
+/// A file in which a quantizer describes weights next to config.json, and the method of one that does not say it.
 struct QuantizationFile {
   std::string_view name;
   std::string_view usual_method;

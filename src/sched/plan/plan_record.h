@@ -12,7 +12,7 @@
 /// The life of one plan: when it was made, and what each stage did when. Times are ns on the head's clock.
 namespace millrace::sched {
 
-/// Why a stage did not compute. docs/observing.md says how the causes are told apart.
+/// Why a stage did not compute. docs/observing.md says how the causes are distinguished.
 enum class WaitCause : uint8_t {
   kUneven,           ///< micro-batches or stages of unequal length
   kLateActivations,  ///< its activations were on a link

@@ -89,7 +89,7 @@ double CostFit::off_model_share(size_t term, const BatchShape& shape) const {
   return ratio >= kMinTermPart * kMinTermPart ? std::min(ratio, 1.0) : 0;
 }
 
-// Many outliers are none, but a stage that has changed: what was learnt of the old one is dropped.
+// Many outliers are none, but a stage that has changed: the fit of the old one is dropped.
 void CostFit::start_over() {
   std::optional<FallbackFit> before = fallback_fit_;
   if (!before && coefficients_.is_increasing()) before = {coefficients_, {}};

@@ -9,7 +9,7 @@
 
 namespace millrace::sched {
 
-/// One stage's coefficients, learnt from its timings by recursive least squares of the relative error with exponential
+/// One stage's coefficients, fitted to its timings by recursive least squares of the relative error with exponential
 /// forgetting. It is kept in information form, so that the coefficients are the best non-negative ones. Each term also
 /// has a prior, at first the startup profile's, which fades out only with timings made of that term. Hours of decode
 /// alone don't unlearn prefill, and a disturbed profile does not stay forever. Plain data of CostModel.
@@ -21,7 +21,7 @@ class CostFit {
   /// Updates the fit with a timing. Outliers are dropped until many of them show that the stage, or one kind of its
   /// work, has changed: then the fit starts over.
   void observe(const BatchShape& shape, double run_us);
-  /// Makes everything learnt so far the prior of every term, and the fallback.
+  /// Makes the fit so far the prior of every term, and the fallback.
   void set_prior();
   /// Returns whether coefficients() can be relied on: there are enough timings, and predictions were good lately.
   [[nodiscard]] bool usable() const;

@@ -15,7 +15,7 @@ class CostModel {
  public:
   void calibrate(StageId stage, const BatchShape& shape, double run_us) { fit(stage).calibrate(shape, run_us); }
   void observe(StageId stage, const BatchShape& shape, double run_us) { fit(stage).observe(shape, run_us); }
-  /// Makes what was learnt of every stage its prior.
+  /// Makes the fit of every stage its prior.
   void set_prior();
   /// Returns whether every stage that has reported can be predicted, and there is one.
   [[nodiscard]] bool usable() const;

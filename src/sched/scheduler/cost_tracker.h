@@ -32,7 +32,7 @@ class CostTracker {
   void record_plan(const Plan& plan);
   /// Updates the models with the timings of plans that were recorded. Others are ignored.
   void observe(const std::vector<StageReport>& reports);
-  /// Starts an unfinished profile over and forgets the recorded plans; what was learnt stays.
+  /// Starts an unfinished profile over and forgets the recorded plans; the fits stay.
   void on_ring_lost();
 
   /// Takes over the sizes of the pools and the context. An unfinished profile starts over.

@@ -18,7 +18,7 @@ class DraftPlanner {
   /// Starts a plan, with a new budget of work on token masks.
   void begin() { mask_budget_ = grammar::WorkBudget(state_.options.mask_steps); }
 
-  /// Returns whether a plan with so many draft rows has room for the drafts that a sequence replays.
+  /// Returns whether a plan with `used_rows` draft rows has room for the drafts that a sequence replays.
   [[nodiscard]] bool has_room(const Sequence& sequence, size_t used_rows) const {
     return sequence.replayed + used_rows <= max_rows_;
   }

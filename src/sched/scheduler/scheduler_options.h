@@ -50,7 +50,7 @@ struct SchedulerOptions {
   bool share_prefixes = true;    ///< keep computed pages for requests with the same prefix
   uint32_t host_page_count = 0;  ///< host pages of the first cache group; 0: there is no host tier
   std::vector<WindowSpec> windows;  ///< of the model's window groups
-  uint32_t snapshot_pages = 0;      ///< state groups: also take a snapshot every so many pages; 0: do not
+  uint32_t snapshot_pages = 0;      ///< state groups: pages between two further snapshots; 0: none
   uint32_t longest_tokens = 0;      ///< by which window groups have room (cache::PoolNeeds)
   uint32_t expected_tokens = 0;     ///< length of a typical sequence (cache::PoolNeeds)
   uint32_t window_sequences = 0;    ///< cache::PoolSizes::sequences

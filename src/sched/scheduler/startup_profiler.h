@@ -50,7 +50,7 @@ class StartupProfiler {
   void record(const StageReport& report, const BatchShape& shape);
   /// Returns the timings of stages alone: the shortest of all rounds for each plan, with outliers clamped.
   [[nodiscard]] std::vector<ProfileTiming> timings() const;
-  /// Returns how much stages slow each other down; zero if no two share a machine. `costs` has learnt timings().
+  /// Returns how much stages slow each other down; zero if no two share a machine. `costs` is fitted to timings().
   [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kRounds = 3;

@@ -120,7 +120,7 @@ void RemoteStepGroup::detach(const std::string& reason) {
     if (is_of_connection_) ended = epoch_;
     is_of_connection_ = false;
   }
-  // Other rings may hear of it first over the exchange: this ring is the one that is lost to them.
+  // The exchange may notify other rings first: this ring is the one that is lost to them.
   if (ended) ended->end(static_cast<int32_t>(ring_), reason, on_end_);
 }
 

@@ -17,7 +17,7 @@ void write_stages(JsonWriter& json, const sched::RingCosts& costs) {
   json.end_array();
 }
 
-/// Returns a sentence on what the costs were learnt from, and how well they predict.
+/// Returns a sentence on what the costs were fitted to, and how well they predict.
 std::string about(const sched::RingCosts& costs, uint64_t plans) {
   double error = 0;
   for (const double each : costs.relative_errors) error = std::max(error, each);

@@ -21,7 +21,7 @@ FieldError read_tool_name(const std::string& path, JsonObject function, std::str
 }
 
 /// An object like {"type": "function", "function": {…}} or {"type": "custom", "custom": {…}}, or with the inner members
-/// beside the type, as in /v1/responses.
+/// next to the type, as in /v1/responses.
 struct Typed {
   JsonObject inner;
   std::string path;  ///< of the inner object
@@ -99,7 +99,7 @@ FieldError read_allowed_tools(JsonObject choice, Conversation& conversation) {
   return std::nullopt;
 }
 
-/// Refuses a function and a custom tool of one name, whose calls nothing tells apart.
+/// Refuses a function and a custom tool of one name, whose calls nothing distinguishes.
 FieldError check_name_of_last(const std::vector<Tool>& tools) {
   const Tool& last = tools.back();
   const bool is_taken = std::ranges::any_of(

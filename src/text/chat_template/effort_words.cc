@@ -50,7 +50,7 @@ EffortWords EffortWords::probe(const Render& render) {
 }
 
 std::string_view EffortWords::word_for(std::string_view effort) const {
-  // A model whose template prints any word has not learnt this one; the least that such models know is low.
+  // A model whose template prints any word was not trained with this one; the least that such models know is low.
   if (prints_any_ && effort == kNone) return kThinking[1];
   if (!taken_ || effort.empty() || contains(*taken_, effort)) return effort;
   if (effort == kNone) return contains(*taken_, kNoThink) ? kNoThink : std::string_view();
