@@ -146,7 +146,7 @@ asio::awaitable<void> AdminRoutes::run_flush(const openai::FlushRequest& wanted,
 
 asio::awaitable<std::optional<HttpResponse>> AdminRoutes::flush(Exchange& exchange) {
   const auto parsed = openai::parse_flush_request(exchange.request.body);
-  exchange.request.free_body();  // the answer may come much later
+  exchange.request.free_body();  // the response may come much later
   if (parsed.has_error()) co_return error_response(parsed.error());
   if (const auto unknown = check_ring(engine_, parsed->ring, "ring")) co_return error_response(*unknown);
   std::optional<Result<void>> outcome;

@@ -93,7 +93,7 @@ text::OutputFormat ChatFormat::make_output_format(const openai::ChatRequest& req
   format.begins_in_reasoning = conversation.continue_final_message
                                    ? text::is_within_reasoning(conversation.messages.back().content, tags)
                                    : text::prompt_opens_reasoning(prompt, tags);
-  // A constrained answer writes the start of its reasoning, so that an end alone is content.
+  // A constrained output writes the start of its reasoning, so that an end alone is content.
   format.reasoning_is_closed = conversation.continue_final_message || text::prompt_closes_reasoning(prompt, tags) ||
                                request.response_format.has_value();
   if (const auto described = response_template()) {

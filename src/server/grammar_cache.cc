@@ -13,7 +13,7 @@ using openai::bad_request;
 
 namespace {
 
-/// Returns whether the special token is a tag that OutputParser splits answers at.
+/// Returns whether the special token is a tag that OutputParser splits outputs at.
 bool is_tag(std::string_view spelling) {
   return text::is_reasoning_tag(spelling) || text::is_tool_call_tag(spelling);
 }

@@ -16,16 +16,16 @@ namespace millrace::server {
 /// application share theirs. Owned by Api. Thread-safe.
 class GrammarCache {
  public:
-  /// `vocab_size` counts the ids that can be drawn; `stop_token_ids` end an answer.
+  /// `vocab_size` counts the ids that can be drawn; `stop_token_ids` end an output.
   GrammarCache(std::shared_ptr<const text::Tokenizer> tokenizer, uint32_t vocab_size,
                std::vector<TokenId> stop_token_ids)
       : tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size), stop_token_ids_(std::move(stop_token_ids)) {}
 
-  /// Returns the grammar of a constrained answer, after microseconds to tenths of a second. Error 400: the response
+  /// Returns the grammar of a constrained output, after microseconds to tenths of a second. Error 400: the response
   /// format, or the schema of a strict tool, cannot be compiled, or exceeds a bound.
   [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> get_or_compile(
       const OutputConstraint& constraint);
-  /// Returns what each token adds to an answer's text, tags of reasoning and tool calls included.
+  /// Returns what each token adds to an output's text, tags of reasoning and tool calls included.
   [[nodiscard]] std::shared_ptr<const grammar::Vocabulary> tag_vocabulary() { return vocabularies().with_tags; }
 
  private:
@@ -33,7 +33,7 @@ class GrammarCache {
     std::string key;
     std::shared_ptr<const grammar::Grammar> grammar;
   };
-  /// What each token adds to an answer's text.
+  /// What each token adds to an output's text.
   struct TokenVocabularies {
     std::shared_ptr<const grammar::Vocabulary> plain;      ///< special tokens add nothing
     std::shared_ptr<const grammar::Vocabulary> with_tags;  ///< tags of reasoning and tool calls add their spelling

@@ -36,7 +36,7 @@ ApiError context_exceeded(ApiError error) {
   return error;
 }
 
-/// Returns system_fingerprint, which changes with the program's version and the model, as answers may.
+/// Returns system_fingerprint, which changes with the program's version and the model, as outputs may.
 std::string fingerprint_of(const std::string& model) {
   const std::string text = std::string(MILLRACE_VERSION) + '/' + model;
   return fmt::format("fp_{:010x}", hash_bytes(std::as_bytes(std::span(text))) >> 24);
@@ -310,7 +310,7 @@ ApiResult<size_t> InputProcessor::count_prompt_tokens(const openai::ChatRequest&
   return service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false)).size();
 }
 
-// No more than an answer can hold, and nothing that the model cannot draw.
+// No more than an output can hold, and nothing that the model cannot draw.
 void InputProcessor::attach_prediction(const std::string& prediction, GenerationSpec& spec) const {
   const sched::ModelInfo& model = service_.engine->model_info();
   std::vector<TokenId> ids = service_.tokenizer->encode(prediction, false);

@@ -30,7 +30,7 @@ class InputProcessor {
   [[nodiscard]] openai::ApiResult<size_t> count_prompt_tokens(const openai::ChatRequest& request) const;
   /// Returns 404 unless `model` is empty or a name of the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
-  /// Returns the prompt of a chat, without the beginning of the answer that tool_choice may add.
+  /// Returns the prompt of a chat, without the beginning of the output that tool_choice may add.
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::RequestLimits limits() const;
   /// Returns what the parts of a response share, without its id.
@@ -47,7 +47,7 @@ class InputProcessor {
   [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
                                                                const openai::Conversation& conversation) const;
-  /// Returns the prompt of a chat with the beginning of the answer that tool_choice may add. Sets how the answer is
+  /// Returns the prompt of a chat with the beginning of the output that tool_choice may add. Sets how the output is
   /// separated, and what restricts it.
   [[nodiscard]] openai::ApiResult<std::string> render_prompt(const text::ChatTemplate& chat_template,
                                                              const openai::ChatRequest& request,

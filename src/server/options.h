@@ -16,7 +16,7 @@ namespace millrace::server {
 /// How the server listens, whom it serves, and the bound of everything that a client could make grow.
 struct ServerOptions {
   HttpOptions http;
-  std::string served_model_name = "default";    ///< in answers to requests that name no model
+  std::string served_model_name = "default";    ///< in responses to requests that name no model
   std::vector<std::string> other_model_names;   ///< accepted in requests as well
   std::string admin_api_key;                    ///< opens every route; required by routes that change the server
   std::vector<std::string> api_keys;            ///< each opens the clients' routes; none: no authorisation

@@ -38,7 +38,7 @@ CharSet whitespace_chars() {
   return set;
 }
 
-/// Returns the space that a model may put between the parts of an answer.
+/// Returns the space that a model may put between the parts of an output.
 ExpressionPtr optional_whitespace() {
   return repeat(one_of(whitespace_chars()), 0, 8);
 }
@@ -148,7 +148,7 @@ class GrammarBuilder {
     ExpressionPtr calls = calls_after(allows_text ? tag : std::string_view());
     if (!allows_text) return calls;
     if (!tag.empty()) return until_tag({&tag, 1}, calls, true);
-    // An answer that begins like a call is one.
+    // An output that begins like a call is one.
     CharSet begins = whitespace_chars();
     const text::ToolCallSyntax& syntax = text::row_of(constraint.format).written.front();
     const auto first = static_cast<char32_t>(syntax.is_list() ? syntax.list_open.front() : '{');

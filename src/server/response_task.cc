@@ -10,7 +10,7 @@ namespace {
 
 using openai::ApiError;
 
-/// Whole answers with more logprobs than this are written on the worker: about a millisecond's work.
+/// Whole responses with more logprobs than this are written on the worker: about a millisecond's work.
 constexpr size_t kWorkerThresholdTokens = 256;
 
 }  // namespace
@@ -111,7 +111,7 @@ ResponseTask::Failure ResponseTask::process_event(StreamSet::Arrival& arrival) {
   Choice& choice = choices_[arrival.index];
   record_event_metrics(arrival.index, arrival.event);
   const std::optional<Error> error = std::move(arrival.event.error);
-  // A whole answer that fails is an error and nothing else, and a failure before a stream's first token is a status.
+  // A whole response that fails is an error and nothing else, and a failure before a stream's first token is a status.
   const bool is_lost = error && (!spec_.stream || (arrival.event.tokens.empty() && !choice.started()));
   if (is_lost) return openai::to_api_error(*error);
   ChoiceDelta& delta = spec_.stream ? delta_ : full_choices_[arrival.index];

@@ -33,7 +33,7 @@ class ResponseTask {
   size_t abort();
 
  private:
-  /// Why the response ends without a whole answer.
+  /// Why the response ends before it is whole.
   using Failure = std::optional<openai::ApiError>;
 
   /// Makes a stream that has begun send a comment.
@@ -49,7 +49,7 @@ class ResponseTask {
   void start_stream();
   asio::awaitable<void> send_failure(openai::ApiError error);
   asio::awaitable<void> send_full_response();
-  /// Returns the tokens with logprobs of a whole answer, its prompts included.
+  /// Returns the tokens with logprobs of a whole response, its prompts included.
   [[nodiscard]] size_t logprob_token_count() const;
   void write_full_response(std::string& out);
   /// Sends the unsent events, opening the stream if need be; false when the client is gone.

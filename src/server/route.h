@@ -27,10 +27,10 @@ enum class Access : uint8_t {
 struct RouteDoc {
   std::string_view summary;
   std::string_view request = {};   ///< the schema of its JSON body; empty: it takes none
-  std::string_view response = {};  ///< the schema of its answer, or the media type if that is not JSON
+  std::string_view response = {};  ///< the schema of its response, or the media type if that is not JSON
   bool body_optional = false;
   std::string_view query = {};  ///< the parameters of the query, as JSON objects with commas between them
-  std::string_view event = {};  ///< the schema of an event's data, where the answer may be a stream of events
+  std::string_view event = {};  ///< the schema of an event's data, where the response may be a stream of events
 };
 
 /// A path and method that the server answers. The handler is called on the server's thread and must not block.

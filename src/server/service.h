@@ -37,7 +37,7 @@ struct Service {
   std::shared_ptr<const PoolingModel> pooling;  ///< null: requests for vectors and scores are refused
   /// Appends further metrics in Prometheus' text form; may be empty. Called on the server's thread.
   std::function<void(std::string&)> extra_metrics;
-  /// Adds members to the answer of /server_info; may be empty. Called on the server's thread.
+  /// Adds members to the response of /server_info; may be empty. Called on the server's thread.
   std::function<void(JsonWriter&)> extra_info;
 };
 

@@ -8,7 +8,7 @@
 
 namespace millrace::server {
 
-/// A thread for work that would hold up running streams: parsing and tokenising large bodies, writing answers of many
+/// A thread for work that would hold up running streams: parsing and tokenising large bodies, writing responses of many
 /// logprobs. Owned by Api; `run` is called on the server's executor.
 class Worker {
  public:

@@ -19,7 +19,7 @@ class ConversationBuilder {
   /// Adds the system prompt: a text, or text blocks.
   [[nodiscard]] openai::FieldError add_system(const std::string& path, openai::Json content);
   [[nodiscard]] openai::FieldError add_message(const std::string& path, openai::Json message);
-  /// Marks a last message of the assistant as the start of the answer. Call after all messages.
+  /// Marks a last message of the assistant as the start of the output. Call after all messages.
   [[nodiscard]] openai::FieldError finish();
 
  private:

@@ -23,7 +23,7 @@ std::string_view stop_reason(const ChoiceDelta& content, const openai::Usage& us
     case sched::FinishReason::kLength:
       return usage.completion_tokens < max_tokens ? "model_context_window_exceeded" : "max_tokens";
     case sched::FinishReason::kStop: break;
-    case sched::FinishReason::kAbort: return "max_tokens";  // the nearest to an answer that is cut short
+    case sched::FinishReason::kAbort: return "max_tokens";  // the nearest to an output that is cut short
   }
   const bool has_stop = !content.stop_text.empty();
   if (content.has_tool_calls && !(has_stop && content.has_open_call)) return "tool_use";

@@ -13,7 +13,7 @@ namespace millrace::server::messages {
 /// Stands where Anthropic signs its model's thinking. Clients send it back, and nothing checks it.
 inline constexpr std::string_view kSignature = "bWlsbHJhY2U=";
 
-/// Returns why an answer ended. Its length goes before all, and complete calls go before a stop sequence.
+/// Returns why an output ended. Its length goes before all, and complete calls go before a stop sequence.
 [[nodiscard]] std::string_view stop_reason(const ChoiceDelta& content, const openai::Usage& usage, uint32_t max_tokens);
 void write_stop(JsonWriter& json, const ChoiceDelta& content, const openai::Usage& usage, uint32_t max_tokens);
 /// Writes the counts of tokens. Input that the prefix cache had is counted apart from the rest.

@@ -9,7 +9,7 @@
 
 namespace millrace::server::messages {
 
-/// Writes an answer as Anthropic's message, whole or as events. One block is open at a time: thinking, text, or a call
+/// Writes an output as Anthropic's message, whole or as events. One block is open at a time: thinking, text, or a call
 /// of a tool.
 class MessageWriter final : public openai::ResponseWriter {
  public:

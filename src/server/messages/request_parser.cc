@@ -63,7 +63,7 @@ FieldError read_thinking(std::string_view name, Json value, const RequestLimits&
   return std::nullopt;
 }
 
-/// Reads the form that an answer must have: {"type": "json_schema", "schema": {…}}.
+/// Reads the response format: {"type": "json_schema", "schema": {…}}.
 FieldError read_format(const std::string& path, std::string_view field, Json value, MessageFields& fields) {
   Block format;
   if (FieldError error = read_block(path, value, format)) return error;
@@ -207,7 +207,7 @@ FieldError finish(MessageFields& fields) {
 }
 
 FieldError check_budget(const MessageFields& fields) {
-  // Between calls of tools there is more than one answer to think for.
+  // Between calls of tools there is more than one output to think for.
   const bool fits = !fields.budget || *fields.budget < *fields.max_tokens;
   if (fits || fields.conversation.has_tools()) return std::nullopt;
   return bad_request("thinking", "thinking.budget_tokens: found {}, wanted less than max_tokens {}", *fields.budget,

@@ -9,7 +9,7 @@
 namespace millrace::server::openai {
 namespace {
 
-constexpr size_t kMaxStops = 16;  // every byte of an answer is compared with each
+constexpr size_t kMaxStops = 16;  // every byte of an output is compared with each
 constexpr size_t kMaxStopLength = 1024;
 constexpr size_t kMaxStopsLength = 4096;  // each of n choices has its own automaton of them
 constexpr size_t kMaxLogitBias = 4096;

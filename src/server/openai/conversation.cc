@@ -111,7 +111,7 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     }
     if (field_error) return field_error;
   }
-  // An answer of OpenAI's that refuses has no other text.
+  // A response of OpenAI's that refuses has no other text.
   if (message.content_kind != Content::kText && !refused.empty()) {
     message.content = std::move(refused);
     message.content_kind = Content::kText;

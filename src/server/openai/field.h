@@ -154,11 +154,11 @@ class Document {
 };
 
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
-/// Returns the names that servers give to the bound of an answer's reasoning. A null or -1 is no bound.
+/// Returns the names that servers give to the bound of an output's reasoning. A null or -1 is no bound.
 [[nodiscard]] std::span<const Field<ChatRequest>> thinking_budget_fields();
 /// Checks the relations between fields, once all are read.
 [[nodiscard]] FieldError check_common(const CommonRequest& request);
-/// Refuses members that change the answers of other servers and are not supported here (adapters, audio, …), and tools
+/// Refuses members that change the outputs of other servers and are not supported here (adapters, audio, …), and tools
 /// outside of chats.
 [[nodiscard]] FieldError check_unsupported(JsonObject object, bool is_chat);
 /// Returns whether check_unsupported looks at members of this name.

@@ -33,7 +33,7 @@ bool is_answered(const ChatMessage& message) {
 size_t begin_of_question(const Conversation& conversation) {
   const auto& messages = conversation.messages;
   size_t begin = messages.size();
-  // The beginning of the answer comes after the question.
+  // The beginning of the output comes after the question.
   if (conversation.continue_final_message && begin > 0) --begin;
   const size_t end = begin;
   while (begin > 0 && !is_answered(messages[begin - 1])) --begin;

@@ -13,7 +13,7 @@
 #include "server/openai/error.h"
 
 /// The requests of the OpenAI-compatible API as plain structs, and their parsers. Every field is validated, and nothing
-/// that changes the answer is ignored. Parsing needs no socket and no engine.
+/// that changes the output is ignored. Parsing needs no socket and no engine.
 namespace millrace::server::openai {
 
 /// Bounds of fields that OpenAI does not document.
@@ -25,7 +25,7 @@ struct RequestLimits {
   uint32_t ring_count = 1;      ///< rings that a request may name
 };
 
-/// The form that an answer must have.
+/// What the output must match.
 struct ResponseFormat {
   enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
   Kind kind = Kind::kJsonObject;
@@ -103,14 +103,14 @@ struct ChatMessage {
   std::string name;
   std::string reasoning;                    ///< of an assistant
   std::vector<MessageToolCall> tool_calls;  ///< of an assistant
-  std::string tool_call_id;                 ///< of a tool's answer
+  std::string tool_call_id;                 ///< of a tool's result
   std::optional<Medium> medium;             ///< the first one
 };
 
 enum class ToolChoice : uint8_t {
   kAuto,      ///< the model chooses
   kNone,      ///< it is not shown the tools
-  kRequired,  ///< the answer is calls
+  kRequired,  ///< the output is calls
   kNamed,     ///< a call of one tool
 };
 
@@ -137,7 +137,7 @@ struct ToolName {
   bool is_custom = false;
 };
 
-/// A bound on the tokens of an answer's reasoning.
+/// A bound on the tokens of an output's reasoning.
 struct ThinkingBudget {
   uint32_t tokens = 0;
   std::string_view field;  ///< that gave it
@@ -177,10 +177,10 @@ struct Conversation {
 struct ChatRequest : CommonRequest {
   Conversation conversation;
   std::optional<ThinkingBudget> thinking_budget;
-  bool parallel_tool_calls = true;  ///< else the answer ends with its first call
+  bool parallel_tool_calls = true;  ///< else the output ends with its first call
   bool separate_reasoning = true;   ///< else it stays in the content
   bool include_reasoning = true;    ///< else it is left out
-  std::string prediction;           ///< what the answer is expected to be like; empty: not said
+  std::string prediction;           ///< what the output is expected to be like; empty: not said
 };
 
 struct TokenizeRequest {

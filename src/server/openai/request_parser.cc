@@ -81,7 +81,7 @@ struct ChatFields : ChatRequest {
   std::optional<uint32_t> max_completion_tokens;
 };
 
-/// Refuses vLLM's echo of chats, which would put the last message before the answer.
+/// Refuses vLLM's echo of chats, which would put the last message before the output.
 FieldError read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
   bool echo = false;
   if (FieldError field_error = read_bool(name, value, echo)) return field_error;

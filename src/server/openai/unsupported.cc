@@ -101,7 +101,7 @@ constexpr std::array kNeutral = {Neutral{"n_predict", -1},
 std::span<const Neutral> neutral(bool is_chat) {
   return std::span(kNeutral).first(kNeutral.size() - (is_chat ? 2 : 0));
 }
-/// Flags that other servers have on by default, and that change the answer when they are off.
+/// Flags that other servers have on by default, and that change the output when they are off.
 constexpr std::array<std::string_view, 2> kAlwaysOn = {"detokenize", "parse_tool_calls"};
 /// Members that check_unsupported looks at one by one.
 constexpr std::array<std::string_view, 3> kCheckedFields = {"modalities", "n", "best_of"};

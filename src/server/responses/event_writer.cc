@@ -258,7 +258,7 @@ void EventWriter::append_end(std::string& out, const Usage& usage) {
 }
 
 void EventWriter::append_failure(std::string& out, const openai::ApiError& error) {
-  // The open item is in the final object only: its text is no whole answer.
+  // The open item is in the final object only: its text is no whole output.
   if (std::exchange(has_open_item_, false)) items_.back().status = ItemStatus::kIncomplete;
   const ResponseState state{.status = ResponseStatus::kFailed, .output = items_, .error = &error};
   append_response_event(out, "response.failed", state);

@@ -188,7 +188,7 @@ FieldError InputConverter::add_summary(const std::string& path, JsonObject item)
     return std::nullopt;
   }
   is_within_assistant_ = false;
-  // The summary stands for calls and answers. Images before it have been answered, too.
+  // The summary stands for calls and outputs. Images before it have been answered, too.
   std::erase_if(conversation_.messages,
                 [](const ChatMessage& earlier) { return earlier.role == "assistant" || earlier.role == "tool"; });
   for (ChatMessage& earlier : conversation_.messages) earlier.medium.reset();

@@ -51,7 +51,7 @@ struct ResponsesRequest : openai::ChatRequest {
 
 /// Returns whether a body of POST /v1/chat/completions has the form of /v1/responses: input instead of messages.
 [[nodiscard]] bool has_input_for_messages(const std::string& body);
-/// Parses such a body. Its answer is a chat completion, so that it can continue no stored response.
+/// Parses such a body. Its response is a chat completion, so that it can continue no stored response.
 [[nodiscard]] openai::ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body,
                                                                          const openai::RequestLimits& limits);
 

@@ -30,7 +30,7 @@ struct ChatInput {
   std::string_view kwargs_json;          ///< an object of further variables, or empty; they override the others
   std::string_view default_kwargs_json;  ///< the same; all others override them
   bool add_generation_prompt = false;
-  /// The last message is the beginning of the answer: the chat ends where the message's content ends, which is found by
+  /// The last message is the beginning of the output: the chat ends where the message's content ends, which is found by
   /// a mark after it. Space at its end is dropped where the template drops it.
   bool continue_final_message = false;
   /// "default", or another of a model's named templates; empty: "tool_use" if there are tools and it exists.
@@ -77,9 +77,9 @@ class ChatTemplate {
   [[nodiscard]] std::optional<ToolFormat> tool_format() const { return tool_format_; }
   /// Returns whether it shows the model the tools that there are.
   [[nodiscard]] bool supports_tools() const { return supports_tools_; }
-  /// Returns how the model's answers begin with reasoning, if that is in a known syntax.
+  /// Returns how the model's outputs begin with reasoning, if that is in a known syntax.
   [[nodiscard]] std::optional<ReasoningFormat> reasoning_format() const { return reasoning_format_; }
-  /// Returns the model's own description of its answers; null if its config has none that is valid.
+  /// Returns the model's own description of its outputs; null if its config has none that is valid.
   [[nodiscard]] const std::shared_ptr<const ResponseTemplate>& response_template() const { return response_template_; }
 
  private:

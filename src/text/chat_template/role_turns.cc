@@ -81,7 +81,7 @@ void begin_with_user(std::vector<Value>& messages, Heap& heap) {
   if (first != messages.end() && has_role(*first, "assistant")) messages.insert(first, empty_message("user", heap));
 }
 
-/// Puts an empty answer between calls or their results and the user.
+/// Puts an empty message of the assistant between calls or their results and the user.
 void add_answers(std::vector<Value>& messages, Heap& heap) {
   std::vector<Value> answered;
   for (const Value& message : messages) {
@@ -93,7 +93,8 @@ void add_answers(std::vector<Value>& messages, Heap& heap) {
   messages = std::move(answered);
 }
 
-/// Returns whether the template fails at the user after a call and its result, and takes an empty answer between them.
+/// Returns whether the template fails at the user after a call and its result, and takes an empty message of the
+/// assistant between them.
 bool probe_needs_answer(const MessageShapes::Render& render) {
   constexpr std::string_view kDetail = R"(,{"role":"user","content":"probe detail"})";
   constexpr std::string_view kAnswerAndUser =
