@@ -110,7 +110,7 @@ class Reader {
   }
 
   Found& found_of(const JsonObject& args) {
-    const auto epoch = static_cast<uint32_t>(count(args, "generation"));
+    const auto epoch = static_cast<uint32_t>(count(args, "epoch"));
     const uint64_t plan = count(args, "plan");
     Found& found = records_[{epoch, plan}];
     found.record.epoch = RingEpoch(epoch);

@@ -7,7 +7,7 @@ using namespace millrace;
 using app::largest_node_ratio;
 using cluster::NodePart;
 
-TEST_CASE("the node with the most layers is counted per layer of the first") {
+TEST_CASE("the largest node is counted per layer of the first") {
   const std::vector<model::LayerRange> ranges = {{0, 10}, {10, 20}, {20, 40}};
   const std::vector<NodePart> stages = {
       {.first_stage = 0, .stage_count = 1}, {.first_stage = 1, .stage_count = 1}, {.first_stage = 2, .stage_count = 1}};

@@ -72,5 +72,5 @@ def test_a_failing_gpu_ends_rings_that_share_experts(mixture):  # noqa: F811
         assert served and served == served[:1] * len(served)
         wait_for_all_rings(server)
         for ring in (0, 1):
-            assert server.metric("millrace:ring_generations_total", ring=ring) == 2
+            assert server.metric("millrace:ring_epochs_total", ring=ring) == 2
             assert completion(server, {**body, "routed_dp_rank": ring}) == served[0]

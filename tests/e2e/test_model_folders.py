@@ -33,7 +33,7 @@ def test_a_token_that_only_the_tokenizer_has_is_harmless(folder):
         assert refused.status_code == 400
         assert "<pad>" in refused.json()["error"]["message"] and str(vocab_size) in refused.json()["error"]["message"]
         assert server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2}).status_code == 200
-        assert server.metric("millrace:ring_generations_total") == 1
+        assert server.metric("millrace:ring_epochs_total") == 1
 
 
 def test_the_eos_token_of_the_tokenizer_ends_an_answer(folder):

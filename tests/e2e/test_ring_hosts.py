@@ -93,12 +93,12 @@ def test_a_link_between_hosts_is_cut_and_healed(hosts, pp1):
 
 def test_a_link_that_is_merely_slow_breaks_nothing(hosts, pp1):
     hosts.slow_down("2mbit")
-    generations = hosts.server.metric("millrace:ring_generations_total")
+    epochs = hosts.server.metric("millrace:ring_epochs_total")
     same_answers(hosts, pp1)
     # Transfers of these activations take longer than the silence limit.
     prompts = [{**GREEDY, "prompt": " ".join([word] * 400), "max_tokens": 10} for word in ("sea", "hand", "day", "said")]
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
         answers = list(pool.map(lambda body: completion(hosts.server, body)["text"], prompts))
     assert answers == [completion(pp1, body)["text"] for body in prompts]
-    assert hosts.server.metric("millrace:ring_generations_total") == generations
+    assert hosts.server.metric("millrace:ring_epochs_total") == epochs
     assert "silent" not in hosts.server.log()

@@ -115,7 +115,7 @@ def test_profiles_are_of_one_ring_or_of_each(tmp_path):
 
 def test_a_ring_is_drained_and_restarted_while_the_other_serves(dp2):
     assert dp2.post("/restart_ring", {"ring": 1}).status_code == 409
-    epochs = dp2.metric("millrace:ring_generations_total", ring=1)
+    epochs = dp2.metric("millrace:ring_epochs_total", ring=1)
     drained = dp2.post("/drain_ring", {"ring": 1}).json()
     assert drained == {"ring": 1, "draining": True, "running": 0, "waiting": 0}
     assert dp2.post("/drain_ring", {"ring": 0}).status_code == 409
@@ -127,8 +127,8 @@ def test_a_ring_is_drained_and_restarted_while_the_other_serves(dp2):
     assert dp2.post("/v1/completions", {"prompt": "p", "routed_dp_rank": 1}).status_code == 503
     assert dp2.post("/restart_ring", {"ring": 1}).status_code == 200
     wait_for_all_rings(dp2)
-    assert dp2.metric("millrace:ring_generations_total", ring=1) == epochs + 1
-    assert dp2.metric("millrace:ring_generations_total", ring=0) == 1
+    assert dp2.metric("millrace:ring_epochs_total", ring=1) == epochs + 1
+    assert dp2.metric("millrace:ring_epochs_total", ring=0) == 1
     assert ask(dp2, prompt_of(40), routed_dp_rank=1)[0] == ask(dp2, prompt_of(40), routed_dp_rank=0)[0]
 
 
@@ -199,7 +199,7 @@ def test_a_restart_restarts_rings_that_share_experts(mixture):
         resume(server)
         wait_for_all_rings(server)
         for ring in (0, 1):
-            assert server.metric("millrace:ring_generations_total", ring=ring) == 2
+            assert server.metric("millrace:ring_epochs_total", ring=ring) == 2
             assert ids_answer(server, 1, routed_dp_rank=ring) == wanted
 
 

@@ -87,7 +87,7 @@ void write_recent(JsonWriter& json, const RingSnapshot& ring) {
 
 void write_plan(JsonWriter& json, const PlanRecord& record) {
   json.begin_object().member("number", record.number).member("plan", record.plan.value());
-  json.member("generation", record.epoch.value()).member("prefill", record.prefill_rows);
+  json.member("epoch", record.epoch.value()).member("prefill", record.prefill_rows);
   json.member("decode", record.decode_rows).member("sequences", record.sequences);
   json.member("in_flight", record.in_flight).member("scheduled", microseconds(record.schedule_ns));
   json.member("sent", microseconds(record.sent_ns)).member("output", microseconds(record.output_ns));
@@ -119,7 +119,7 @@ void append_live_view(std::string& out, const sched::RingView& ring, const LiveV
   json.member("started_us", microseconds(ring.began_ns() == 0 ? options.started_ns : ring.began_ns()));
   json.member("stage_count", snapshot.stage_count).member("rank_count", ring.rank_count());
   json.member("window", snapshot.window);
-  json.member("in_flight", snapshot.in_flight).member("generations", snapshot.epochs);
+  json.member("in_flight", snapshot.in_flight).member("epochs", snapshot.epochs);
   json.member("micro_batches", snapshot.since_start.plans);
   json.member("prefill_tokens", snapshot.since_start.prefill_tokens);
   json.member("decode_tokens", snapshot.since_start.decode_tokens);

@@ -118,7 +118,7 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   writer.describe("head_seconds_total", "counter", "Time that the head took to make plans and to book outputs.");
   writer.sample("head_seconds_total", "work=\"schedule\"", seconds(ring.since_start.schedule_ns));
   writer.sample("head_seconds_total", "work=\"book\"", seconds(ring.since_start.book_ns));
-  writer.single("ring_generations_total", "counter", "Rings that have been formed.", ring.epochs);
+  writer.single("ring_epochs_total", "counter", "Ring epochs that have begun.", ring.epochs);
   writer.single("kv_pages_free", "gauge", "Free pages of the KV cache.", status.free_pages);
   writer.single("kv_pages_total", "gauge", "Pages of the KV cache.", status.total_pages);
 }

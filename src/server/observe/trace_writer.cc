@@ -39,7 +39,7 @@ class Event {
   }
   Event& args(const PlanRecord& record) {
     json_.key("args").begin_object().member("plan", record.plan.value());
-    json_.member("generation", record.epoch.value());
+    json_.member("epoch", record.epoch.value());
     return *this;
   }
   void finish() {
