@@ -65,7 +65,7 @@ void add_cache_flags(CLI::App& serve, ServeFlags& flags) {
              "Divides the KV cache between layers with all tokens, a window or a state for sequences of this length.")
       ->default_str("for any length");
   add_number(serve, "--state-snapshot-pages", engine.head.scheduler.snapshot_pages, {0, 1e6},
-             "Keeps the states of recurrent layers also after every so many pages of a sequence.");
+             "Takes further snapshots of recurrent layers, every N pages of a sequence; 0: none.");
   serve.add_flag_callback(
       "--disable-radix-cache", [&engine] { engine.head.scheduler.share_prefixes = false; },
       "Shares no prefixes between requests.");

@@ -14,7 +14,7 @@ BODY_FRAGMENT = re.compile(r"\s*// ?(Of|That|Those|Beside|Besides|Behind|The sam
 DOC_COMMENT = re.compile(r"[ \t]*///")
 BODY_COMMENT = re.compile(r"[ \t]*//(?!/)")
 
-# Words of comments that are not the field's, with what the field writes.
+# Words of comments and documents that are not the field's, with what the field writes.
 BANNED_WORDS = (
     (re.compile(r"\bbeside\b"), "next to, with, in addition to"),
     (re.compile(r"\bso many\b"), "this many, or the count's name"),
@@ -36,6 +36,10 @@ BANNED_IDENTIFIERS = (
 # "OLD NEW" lines: names that the code has given up, each for the field's word.
 RENAMED_FILE = Path(__file__).parent / "renamed.txt"
 IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*\b")
+
+# It names the words that are not used.
+GLOSSARY = "docs/GLOSSARY.md"
+QUOTED = re.compile(r"`[^`]*`")
 
 MAX_SENTENCE_WORDS = 40
 COMMIT_ID = re.compile(r"`(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}`")
@@ -66,15 +70,19 @@ def fragments(files):
             was_doc, was_body = is_doc, is_body
 
 
-def comment_words(files):
+def words(files):
     for path, text in files.items():
-        if not (is_cpp(path) and path.startswith("src/")):
+        if is_cpp(path) and path.startswith("src/"):
+            texts = comments_of(text)
+        elif PROSE.fullmatch(path) and path != GLOSSARY:
+            texts = [(1, text)]
+        else:
             continue
-        for first, comment in comments_of(text):
-            for number, line in enumerate(comment.split("\n"), first):
+        for first, prose in texts:
+            for number, line in enumerate(prose.split("\n"), first):
                 for pattern, better in BANNED_WORDS:
-                    for found in pattern.finditer(line):
-                        yield f"{path}:{number}: the comment says '{found[0]}'; wanted: {better}"
+                    for found in pattern.finditer(QUOTED.sub("", line)):
+                        yield f"{path}:{number}: '{found[0]}' is not the field's word; wanted: {better}"
 
 
 def renamed_names():

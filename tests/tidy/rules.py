@@ -32,7 +32,7 @@ RULES = [
     Rule("pure", "plans, the scheduler and the cache know no I/O and no clock", includes.pure_code),
     Rule("steady-clock", "the ring goes by no clock that can be set", includes.steady_time),
     Rule("fragments", "comments stand alone", language.fragments),
-    Rule("comment-words", "comments use the words of the field", language.comment_words),
+    Rule("words", "comments and documents use the words of the field", language.words),
     Rule("identifiers", "names are those of the field", language.identifiers),
     Rule("documents", "documents have no commit ids and no long sentences", language.documents),
     Rule("quoted-names", "documents quote paths, flags, metrics and names that exist", names.quoted_names),

@@ -70,10 +70,11 @@ SAMPLES = [
              "int b;  ///< That, too.\n/// Offers a page.\nint g();\n// Offers\n// of it.\nint x;  // of it\n// Of no matter.\n/// As the head does.\nint h();\n"
              "/// From any thread: ends.\nvoid i();\n/// Whether it ended.\nbool j();\nbool k;  ///< As a flag.\n"},
      ["a.h:1", "a.h:6", "a.h:12", "a.h:13", "a.h:15", "a.h:17"]),
-    ("comment-words",
+    ("words",
      {"src/a.h": "int beside;  ///< beside it\nconst char* told = \"told // told\";\n/* one\n so many */\n"
-                 "// Tells them apart, and is told.\n// It was learned.\n", "tests/a.h": "// told\n"},
-     ["src/a.h:1", "src/a.h:4", "src/a.h:5"]),
+                 "// Tells them apart, and is told.\n// It was learned.\n", "tests/a.h": "// told\n",
+      "docs/a.md": "`beside`\nbeside\n", "docs/GLOSSARY.md": "beside\n", "bench/results/a.md": "beside\n"},
+     ["src/a.h:1", "src/a.h:4", "src/a.h:5", "docs/a.md:2"]),
     ("identifiers",
      {"a.cc": "int kMostRows;  // kMostRows\nconst char* s = \"LeftRows\";\nPackedLhs left;\nLeftRows rows;\n"
               "run_elsewhere();\ntell_profile();\nint most_us, foremost_us;\nturned_away();\n"},
