@@ -32,8 +32,7 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags) {
       ->type_name("FILE");
   serve
       .add_option("--admin-api-key", server.admin_api_key,
-                  "Requires this key, which opens every route, for /flush_cache, /pause_generation, "
-                  "/continue_generation, /start_profile, /stop_profile and abort_all.")
+                  "Requires this key for the routes of administrators; it opens every other route, too.")
       ->check(key())
       ->type_name("KEY")
       ->envname("MILLRACE_ADMIN_API_KEY");
