@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "app/rank_processors.h"
 #include "app/stage_backend.h"
 #include "app/stage_loading.h"
 #include "base/log.h"
@@ -11,7 +12,6 @@
 #include "comm/collective/shared_collective.h"
 #include "model/needed_features.h"
 #include "model/stage_borders.h"
-#include "sched/stage/rank_name.h"
 #include "sched/stage/local_stages.h"
 #include "sched/stage/model_runner.h"
 
@@ -77,13 +77,8 @@ Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Qu
   return config;
 }
 
-void NodeStagesOptions::check_interrupted() const {
-  if (interrupted == nullptr || !*interrupted) return;
-  throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
-}
-
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
-    : config_(config), options_(options) {}
+    : config_(config), options_(options), ranks_(options_) {}
 
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config, const NodeStagesOptions& options,
@@ -117,7 +112,7 @@ void NodeStages::log_graph_stats() const {
       if (counts[step] == 0) continue;
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", tensor::kGraphOutcomeNames[step], counts[step]);
     }
-    if (!text.empty()) log::info("{}: decode steps by what became of their graphs: {}", name(i), text);
+    if (!text.empty()) log::info("{}: decode steps by what became of their graphs: {}", ranks_.name(i), text);
   }
 }
 
@@ -127,57 +122,21 @@ void NodeStages::join() {
   }
 }
 
-NodeRank NodeStages::rank(size_t index) const {
-  return {.stage = static_cast<int32_t>(index / rank_count()),
-          .stage_count = static_cast<int32_t>(options_.spans.size()),
-          .rank = static_cast<int32_t>(index % rank_count()),
-          .rank_count = static_cast<int32_t>(rank_count()),
-          .ring = options_.node.ring,
-          .ring_count = options_.node.ring_count};
-}
-
-tensor::RankPosition NodeStages::position(size_t index) const {
-  return {.rank = static_cast<int32_t>(options_.ranks.first + index % rank_count()),
-          .size = static_cast<int32_t>(options_.stage.rank_count)};
-}
-
-std::optional<tensor::RankPosition> NodeStages::expert_position(size_t index) const {
-  const sched::StageConfig& stage = options_.stage;
-  if (!stage.shares_experts()) return std::nullopt;
-  const tensor::RankPosition in_stage = position(index);
-  return tensor::RankPosition{.rank = static_cast<int32_t>(stage.expert_ring) * in_stage.size + in_stage.rank,
-                              .size = static_cast<int32_t>(stage.expert_rings) * in_stage.size};
-}
-
-StageId NodeStages::stage(size_t index) const {
-  return StageId(options_.first.value() + static_cast<uint32_t>(index / rank_count()));
-}
-
-std::string NodeStages::name(size_t index) const {
-  return sched::rank_name(stage(index), position(index));
-}
-
-std::string NodeStages::stages_name() const {
-  const size_t count = options_.spans.size();
-  if (count == 1) return fmt::format("stage {}", options_.first.value());
-  return fmt::format("stages {} to {}", options_.first.value(), options_.first.value() + count - 1);
-}
-
 Result<void> NodeStages::make_backends() {
   if (options_.device == DeviceKind::kCuda && options_.stage.rank_count > 1) {
-    const auto exchange = choose_rank_exchange(static_cast<int32_t>(rank_count()),
-                                               rank_count() < options_.stage.rank_count, options_.node);
+    const auto exchange = choose_rank_exchange(static_cast<int32_t>(ranks_.per_stage()),
+                                               ranks_.per_stage() < options_.stage.rank_count, options_.node);
     if (exchange.has_error()) return exchange.error();
-    log::info("{}: the ranks of a stage exchange by {}", stages_name(), exchange->text);
+    log::info("{}: the ranks of a stage exchange by {}", ranks_.stages_name(), exchange->text);
   }
   const bool loses_graphs = options_.stage.shares_experts() && options_.node.cuda_graphs && options_.node.ring == 0;
   if (options_.device == DeviceKind::kCuda && loses_graphs) {
     log::warn("--enable-ep: the rings exchange experts through the host, so that decode steps run without CUDA graphs");
   }
-  for (size_t i = 0; i < options_.spans.size() * rank_count(); ++i) {
-    auto backend = make_rank_backend(options_.device, options_.stage, options_.node, rank(i));
+  for (size_t i = 0; i < ranks_.count(); ++i) {
+    auto backend = make_rank_backend(options_.device, options_.stage, options_.node, ranks_.rank(i));
     if (backend.has_error()) return backend.error();
-    if (options_.node.nccl == NcclMode::kOn) RETURN_IF_ERROR(check_channels(**backend, name(i)));
+    if (options_.node.nccl == NcclMode::kOn) RETURN_IF_ERROR(check_channels(**backend, ranks_.name(i)));
     RETURN_IF_ERROR(model::check_kv_dtype(config_, options_.stage.kv_dtype, **backend));
     RETURN_IF_ERROR(check_drafts(config_, options_.stage, **backend));
     parts_.emplace_back().backend = std::move(*backend);
@@ -191,14 +150,15 @@ const NodeStages* NodeStages::find_weights(size_t index, std::span<const NodeSta
   if (!own.backend->is_host() || options_.stage.shares_experts()) return nullptr;
   bool is_far = false;
   for (const NodeStages* ring : earlier) {
-    const bool is_same = index < ring->parts_.size() && ring->span(index) == span(index) &&
-                         ring->position(index) == position(index) &&
+    const bool is_same = index < ring->parts_.size() && ring->ranks_.span(index) == ranks_.span(index) &&
+                         ring->ranks_.position(index) == ranks_.position(index) &&
                          ring->parts_[index].backend->kv_format() == own.backend->kv_format();
     if (!is_same) continue;
     if (ring->parts_[index].numa_nodes == own.numa_nodes) return ring;
     is_far = true;
   }
-  if (is_far) log::info("{}: packs weights of its own, since other rings have theirs on other NUMA nodes", name(index));
+  if (is_far)
+    log::info("{}: packs weights of its own, since other rings have theirs on other NUMA nodes", ranks_.name(index));
   return nullptr;
 }
 
@@ -207,7 +167,7 @@ Result<void> NodeStages::share_weights(size_t index, const NodeStages& ring) {
   try {
     parts_[index].model = model.share(*parts_[index].backend);
   } catch (const std::runtime_error& short_of_memory) {
-    return make_error(ErrorCode::kExhausted, "{}: {}", name(index), short_of_memory.what());
+    return make_error(ErrorCode::kExhausted, "{}: {}", ranks_.name(index), short_of_memory.what());
   }
   parts_[index].weights_ring = ring.options_.node.ring;
   return {};
@@ -217,7 +177,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint, std::span
   std::vector<StageToLoad> stages;
   std::vector<size_t> loaded;  // indices of the parts that `stages` has
   for (size_t i = 0; i < parts_.size(); ++i) {
-    auto processors = rank_processors(options_.node, rank(i), Machine().numa_nodes());
+    auto processors = rank_processors(options_.node, ranks_.rank(i), Machine().numa_nodes());
     if (processors.has_error()) return processors.error();
     parts_[i].numa_nodes = nodes_of(*processors, Machine().numa_nodes());
     if (const NodeStages* ring = find_weights(i, earlier)) {
@@ -225,18 +185,18 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint, std::span
       continue;
     }
     loaded.push_back(i);
-    stages.push_back({.name = name(i),
-                      .span = span(i),
-                      .position = position(i),
-                      .experts = expert_position(i),
+    stages.push_back({.name = ranks_.name(i),
+                      .span = ranks_.span(i),
+                      .position = ranks_.position(i),
+                      .experts = ranks_.expert_position(i),
                       .backend = parts_[i].backend.get(),
                       .processors = std::move(processors->near)});
   }
   const auto draws = static_cast<int32_t>(options_.stage.max_running + options_.stage.max_draft_rows);
   const StageLoadingOptions loading{
-      .what = stages_name(),
+      .what = ranks_.stages_name(),
       .limits = {static_cast<int32_t>(options_.stage.max_batch_tokens), std::min(draws, kMaxLogitRows), draws},
-      .threads = threads_per_rank(options_.node.threads, rank(0).count()),
+      .threads = threads_per_rank(options_.node.threads, ranks_.rank(0).count()),
       .with_fingerprint = options_.stage.has_store,
       .check_interrupted = [this] { options_.check_interrupted(); }};
   auto models = load_stages(checkpoint, config_, stages, loading);
@@ -253,16 +213,16 @@ Result<void> NodeStages::prepare(size_t index) {
     part.model->reserve(static_cast<int32_t>(options_.stage.max_running), options_.context_length,
                         static_cast<int32_t>(options_.stage.page_size));
   } catch (const std::runtime_error& short_of_memory) {
-    return make_error(ErrorCode::kExhausted, "{}: {}", name(index), short_of_memory.what());
+    return make_error(ErrorCode::kExhausted, "{}: {}", ranks_.name(index), short_of_memory.what());
   }
   if (!part.backend->is_host()) part.graph_stats = part.model->graph_stats();
   part.fingerprint = part.model->fingerprint();
-  part.thread = std::make_unique<async::IoThread>(name(index));
-  const model::StageSpan& held = span(index);
+  part.thread = std::make_unique<async::IoThread>(ranks_.name(index));
+  const model::StageSpan& own = ranks_.span(index);
   const auto weights_ring = part.weights_ring;
-  log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights{} on {}", name(index), held.layers.begin,
-            held.layers.end - 1, held.first ? ", embedding" : "",
-            !held.last                ? ""
+  log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights{} on {}", ranks_.name(index), own.layers.begin,
+            own.layers.end - 1, own.first ? ", embedding" : "",
+            !own.last                 ? ""
             : config_.has_output_head ? ", output head"
                                       : ", final norm",
             megabytes(part.model->checkpoint_bytes()),
@@ -280,16 +240,16 @@ tensor::ChannelSupport NodeStages::first_channels() const {
   return parts_.front().backend->channel_support();
 }
 tensor::ChannelSupport NodeStages::last_channels() const {
-  return parts_[parts_.size() - rank_count()].backend->channel_support();
+  return parts_[parts_.size() - ranks_.per_stage()].backend->channel_support();
 }
 
 std::vector<MemoryUser> NodeStages::memory_users() const {
   std::vector<MemoryUser> users;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    users.push_back({.name = name(i),
-                     .span = span(i),
-                     .position = position(i),
-                     .experts = expert_position(i),
+    users.push_back({.name = ranks_.name(i),
+                     .span = ranks_.span(i),
+                     .position = ranks_.position(i),
+                     .experts = ranks_.expert_position(i),
                      .backend = parts_[i].backend.get(),
                      .model = parts_[i].model.get()});
   }
@@ -303,7 +263,7 @@ NodeMemory NodeStages::memory() const {
 /// Returns how many buffers of activations take turns. A stage whose neighbour reads them in place can be ahead of it
 /// by no more runs than it has buffers. Host memory that is never written to costs nothing.
 size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) const {
-  const bool is_read_in_place = !is_of_last_stage(part) && parts_[part].backend->is_host();
+  const bool is_read_in_place = !ranks_.is_of_last_stage(part) && parts_[part].backend->is_host();
   const size_t depth = shape.window - std::min<size_t>(shape.window, shape.stage_count);
   return kOutputBuffers + (is_read_in_place ? std::min(depth, kMaxExtraBuffers) : 0);
 }
@@ -331,8 +291,8 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
   try {
     model.allocate_cache(page_size, page_counts);
   } catch (const std::runtime_error& short_of_memory) {
-    return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}", name(index),
-                      bounds.page_count, page_size, megabytes(bytes), short_of_memory.what());
+    return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}",
+                      ranks_.name(index), bounds.page_count, page_size, megabytes(bytes), short_of_memory.what());
   }
   return {};
 }
@@ -340,7 +300,7 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
 Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& bounds, const std::string& fingerprint) {
   if (!options_.stage.has_store || fingerprint.empty()) return {};
   Part& part = parts_[index];
-  const model::LayerRange& layers = span(index).layers;
+  const model::LayerRange& layers = ranks_.span(index).layers;
   cache::StoreIdentity identity{.model_fingerprint = fingerprint,
                                 .layer_begin = static_cast<uint32_t>(layers.begin),
                                 .layer_end = static_cast<uint32_t>(layers.end),
@@ -417,10 +377,10 @@ std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const 
   }
   const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
                                            .host_page_counts = std::move(host_page_counts),
-                                           .activations_to_host = is_of_last_stage(index),
+                                           .activations_to_host = ranks_.is_of_last_stage(index),
                                            .output_buffers = output_buffers(index, shape),
-                                           .slices_input = index < rank_count(),
-                                           .slices_output = is_of_last_stage(index)};
+                                           .slices_input = index < ranks_.per_stage(),
+                                           .slices_output = ranks_.is_of_last_stage(index)};
   return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
                                               std::move(part.stores));
 }
@@ -431,7 +391,7 @@ void NodeStages::release_pools() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     parts_[i].model->free_cache();
     parts_[i].stores.clear();
-    parts_[i].thread = std::make_unique<async::IoThread>(name(i));
+    parts_[i].thread = std::make_unique<async::IoThread>(ranks_.name(i));
   }
 }
 

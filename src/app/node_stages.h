@@ -1,16 +1,14 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "app/devices.h"
 #include "app/node_memory.h"
-#include "app/node_options.h"
-#include "app/rank_processors.h"
+#include "app/node_ranks.h"
+#include "app/node_stages_options.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/messages.h"
@@ -25,21 +23,6 @@ class ModelRunner;
 }  // namespace millrace::sched
 
 namespace millrace::app {
-
-/// What the stages of one node are loaded from.
-struct NodeStagesOptions {
-  std::vector<model::StageSpan> spans;  ///< of this node's stages
-  StageId first;                        ///< index in the ring of the first of them
-  sched::LocalStages::Ranks ranks;      ///< of each stage, on this node
-  sched::StageConfig stage;
-  NodeOptions node;
-  DeviceKind device = DeviceKind::kCpu;            ///< NodeOptions::device, resolved
-  int32_t context_length = 0;                      ///< tokens of the longest sequence
-  const std::atomic<bool>* interrupted = nullptr;  ///< once it is true, loading ends between two tensors
-
-  /// Throws ErrorException (kAborted) once `interrupted` is true.
-  void check_interrupted() const;
-};
 
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
@@ -108,18 +91,6 @@ class NodeStages {
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
-  /// Returns the ranks of each stage that are here.
-  [[nodiscard]] size_t rank_count() const { return options_.ranks.count; }
-  /// Return the rank at an index of parts_: among this node's, in its stage, and the layers and number of that.
-  [[nodiscard]] NodeRank rank(size_t index) const;
-  [[nodiscard]] tensor::RankPosition position(size_t index) const;
-  /// Returns its position among the ranks of all rings that share experts; nothing if none do.
-  [[nodiscard]] std::optional<tensor::RankPosition> expert_position(size_t index) const;
-  [[nodiscard]] const model::StageSpan& span(size_t index) const { return options_.spans[index / rank_count()]; }
-  [[nodiscard]] StageId stage(size_t index) const;
-  [[nodiscard]] bool is_of_last_stage(size_t index) const { return index + rank_count() >= parts_.size(); }
-  [[nodiscard]] std::string name(size_t index) const;
-  [[nodiscard]] std::string stages_name() const;
   [[nodiscard]] std::vector<MemoryUser> memory_users() const;
   [[nodiscard]] size_t output_buffers(size_t part, const sched::RingConfig& shape) const;
   void log_graph_stats() const;
@@ -137,7 +108,8 @@ class NodeStages {
 
   const model::ModelConfig config_;
   const NodeStagesOptions options_;
-  std::vector<Part> parts_;  // stage by stage
+  const NodeRanks ranks_;
+  std::vector<Part> parts_;  // [ranks_]
   std::unique_ptr<sched::LocalStages> stages_;
 };
 
