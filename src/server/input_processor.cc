@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <limits>
 #include <utility>
 
 #include "base/hash.h"
-#include "base/json.h"
-#include "base/json_value.h"
 #include "sched/head/engine.h"
 #include "sched/head/model_info.h"
 #include "server/chat_format.h"
@@ -47,63 +44,6 @@ int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& calls) {
-  json.key("tool_calls").begin_array();
-  for (const openai::MessageToolCall& call : calls) {
-    json.begin_object();
-    if (!call.id.empty()) json.member("id", call.id);
-    json.member("type", "function").key("function").begin_object().member("name", call.name);
-    json.member("arguments", call.arguments).end_object().end_object();
-  }
-  json.end_array();
-}
-
-/// Writes the reasoning of an earlier message under the names that templates have for it. Harmony's templates refuse
-/// reasoning and content in addition to calls.
-void write_reasoning(JsonWriter& json, const openai::ChatMessage& message, bool is_harmony) {
-  json.member("reasoning_content", message.reasoning).member("reasoning", message.reasoning);
-  const bool is_refused = !message.tool_calls.empty() && !message.content.empty();
-  if (is_harmony && !is_refused) json.member("thinking", message.reasoning);
-}
-
-/// Writes a content of several parts as an array, which templates may show otherwise than one text.
-void write_content(JsonWriter& json, const openai::ChatMessage& message) {
-  json.key("content");
-  if (message.parts.size() < 2) {
-    json.value(message.content);
-    return;
-  }
-  json.begin_array();
-  for (const std::string& part : message.parts) {
-    json.begin_object().member("type", "text").member("text", part).end_object();
-  }
-  json.end_array();
-}
-
-std::string messages_json(const openai::Conversation& conversation, bool is_harmony) {
-  using Content = openai::ChatMessage::Content;
-  std::string out;
-  JsonWriter json(out);
-  json.begin_array();
-  for (const openai::ChatMessage& message : conversation.messages) {
-    json.begin_object().member("role", message.role);
-    if (message.content_kind == Content::kText) write_content(json, message);
-    if (message.content_kind == Content::kNull) json.key("content").null();
-    if (!message.name.empty()) json.member("name", message.name);
-    if (!message.reasoning.empty()) write_reasoning(json, message, is_harmony);
-    if (!message.tool_call_id.empty()) json.member("tool_call_id", message.tool_call_id);
-    if (!message.tool_calls.empty()) write_calls(json, message.tool_calls);
-    json.end_object();
-  }
-  json.end_array();
-  return out;
-}
-
-/// Returns whether the request's template is the name of one of the model's templates.
-bool names_template(const openai::Conversation& conversation, const Service& service) {
-  return service.chat_template != nullptr && service.chat_template->has_template(conversation.chat_template);
-}
-
 void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
   if (ids.size() <= count) return;
   if (keep_start) {
@@ -129,7 +69,7 @@ std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
   if (count <= kMaxPromptLogprobs) return std::nullopt;
   const char* param = spec.options.prompt_logprobs ? "prompt_logprobs" : "logprobs";
   return bad_request(param,
-                     "{}: the answer's {} choices hold {} of their prompts with the alternatives, wanted at most {}: "
+                     "{}: the response's {} choices hold {} of their prompts with the alternatives, wanted at most {}: "
                      "lower n or the number of alternatives",
                      param, spec.requests.size(), count, kMaxPromptLogprobs);
 }
@@ -162,61 +102,10 @@ std::optional<ApiError> InputProcessor::check_model(const std::string& model) co
   return unknown;
 }
 
-ApiResult<InputProcessor::ChatTemplatePtr> InputProcessor::choose_template(
-    const openai::Conversation& conversation) const {
-  if (!conversation.chat_template.empty() && !names_template(conversation, service_)) {
-    if (!options_.allow_request_chat_template) {
-      return bad_request("chat_template",
-                         "chat_template: no template of the model has this name, and this server does not accept a "
-                         "request's own template (--allow-request-chat-template)");
-    }
-    auto own = text::ChatTemplate::with_tokens(conversation.chat_template, service_.special_tokens);
-    if (own.has_error()) return bad_request("chat_template", "chat_template: {}", own.error().message);
-    return std::move(*own);
-  }
-  if (service_.chat_template == nullptr) {
-    return bad_request(conversation.messages_name, "the model has no chat template; use /v1/completions");
-  }
-  return service_.chat_template;
-}
-
 ApiResult<std::string> InputProcessor::render(const openai::Conversation& conversation) const {
-  auto chat_template = choose_template(conversation);
+  auto chat_template = renderer_.choose_template(conversation);
   if (chat_template.has_error()) return chat_template.error();
-  return render_template(**chat_template, conversation);
-}
-
-ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate& chat_template,
-                                                       const openai::Conversation& conversation) const {
-  const bool has_shown_tools = conversation.has_tools() || conversation.forbids_calls();
-  if (has_shown_tools && !ChatFormat(options_, chat_template).can_call()) {
-    return bad_request("tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
-                       chat_template.supports_tools() ? "uses no tool-call format that is known" : "shows it no tools");
-  }
-  const bool is_harmony = ChatFormat(options_, chat_template).reasoning() == text::ReasoningFormat::kHarmony;
-  const std::string messages = messages_json(conversation, is_harmony);
-  text::ChatInput input;
-  input.messages_json = messages;
-  input.default_kwargs_json = options_.default_chat_template_kwargs;
-  if (has_shown_tools) input.tools_json = conversation.tools_json;
-  if (names_template(conversation, service_)) input.template_name = conversation.chat_template;
-  input.documents_json = conversation.documents_json;
-  if (!conversation.documents_json.empty() && !chat_template.supports_documents(input)) {
-    return bad_request("documents", "documents: not supported with this chat template, which shows none");
-  }
-  input.reasoning_effort = conversation.reasoning_effort;
-  input.enable_thinking = conversation.enable_thinking;
-  if (!input.enable_thinking && !conversation.reasoning_effort.empty()) {
-    input.enable_thinking = conversation.reasoning_effort != "none";
-  }
-  input.kwargs_json = conversation.chat_template_kwargs;
-  input.add_generation_prompt = conversation.add_generation_prompt;
-  input.continue_final_message = conversation.continue_final_message;
-  const std::time_t now = std::time(nullptr);
-  localtime_r(&now, &input.now);
-  auto rendered = chat_template.render(input);
-  if (rendered.has_error()) return openai::to_api_error(rendered.error(), conversation.messages_name);
-  return std::move(*rendered);
+  return renderer_.render(**chat_template, conversation);
 }
 
 ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest request,
@@ -257,7 +146,7 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest requ
 
 ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, const std::string& header_id) const {
   if (auto unknown = check_model(request.model)) return *unknown;
-  auto chat_template = choose_template(request.conversation);
+  auto chat_template = renderer_.choose_template(request.conversation);
   if (chat_template.has_error()) return chat_template.error();
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kChat;
@@ -286,7 +175,7 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
 ApiResult<std::string> InputProcessor::render_prompt(const text::ChatTemplate& chat_template,
                                                      const openai::ChatRequest& request, text::OutputFormat& format,
                                                      OutputConstraint& constraint) const {
-  auto text = render_template(chat_template, request.conversation);
+  auto text = renderer_.render(chat_template, request.conversation);
   if (text.has_error()) return text;
   const ChatFormat chat_format(options_, chat_template);
   format = chat_format.make_output_format(request, *text);
@@ -301,7 +190,7 @@ ApiResult<std::string> InputProcessor::render_prompt(const text::ChatTemplate& c
 
 ApiResult<size_t> InputProcessor::count_prompt_tokens(const openai::ChatRequest& request) const {
   if (auto unknown = check_model(request.model)) return *unknown;
-  auto chat_template = choose_template(request.conversation);
+  auto chat_template = renderer_.choose_template(request.conversation);
   if (chat_template.has_error()) return chat_template.error();
   text::OutputFormat format;
   OutputConstraint constraint;
@@ -351,7 +240,7 @@ ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonReque
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
     return context_exceeded(bad_request(
         label.param,
-        "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an answer: shorten "
+        "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an output: shorten "
         "it, or have it cut by truncate_prompt_tokens",
         context, label.name, prompt_tokens));
   }

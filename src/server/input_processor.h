@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/chat_renderer.h"
 #include "server/grammar_cache.h"
 #include "server/openai/request.h"
 #include "server/openai/response.h"
@@ -19,7 +20,7 @@ struct GenerationSpec;
 class InputProcessor {
  public:
   InputProcessor(const ServerOptions& options, const Service& service, RandomSource& seeds, GrammarCache& grammars)
-      : options_(options), service_(service), seeds_(seeds), grammar_cache_(grammars) {}
+      : options_(options), service_(service), renderer_(options, service), seeds_(seeds), grammar_cache_(grammars) {}
 
   /// `header_id` becomes part of the response's id where the request has no request_id.
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request,
@@ -42,11 +43,6 @@ class InputProcessor {
     std::string_view param;
     std::string name;
   };
-  using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
-  /// Returns the request's own template, or the model's.
-  [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
-  [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
-                                                               const openai::Conversation& conversation) const;
   /// Returns the prompt of a chat with the beginning of the output that tool_choice may add. Sets how the output is
   /// separated, and what restricts it.
   [[nodiscard]] openai::ApiResult<std::string> render_prompt(const text::ChatTemplate& chat_template,
@@ -73,6 +69,7 @@ class InputProcessor {
 
   const ServerOptions& options_;
   const Service& service_;
+  const ChatRenderer renderer_;
   RandomSource& seeds_;
   GrammarCache& grammar_cache_;
 };
