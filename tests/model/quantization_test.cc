@@ -289,7 +289,7 @@ TEST_CASE("unsupported compressed-tensors formats are refused by name") {
       Contains("transform_config"));
 }
 
-TEST_CASE("int8 with other scales than per channel and token keeps codes") {
+TEST_CASE("int8 scaled by other than channel and token keeps codes") {
   using Change = std::pair<std::string, std::string>;
   for (const auto& [from, to] :
        {Change{R"("strategy":"channel")", R"("strategy":"group","group_size":32)"},
