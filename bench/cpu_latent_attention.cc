@@ -1,4 +1,5 @@
-// Latent attention, the whole op: decode in GB/s of latents and expansion matrices read, prefill in GFLOP/s.
+// Latent attention, the whole op: decode in GB/s of latents and expansion matrices read and as a share of the read
+// ceiling, prefill in GFLOP/s.
 
 #include <fmt/core.h>
 
@@ -183,7 +184,8 @@ std::vector<Cell> cells_of(size_t formats) {
   return cells;
 }
 
-void run_latents(const Backends& backends, const BenchOptions& options, const LatentModel& model) {
+void run_latents(const Backends& backends, const BenchOptions& options, const LatentModel& model,
+                 double read_ceiling_gb_s) {
   const tensor::LatentShape shape{.head_count = model.heads,
                                   .nope_dim = model.nope,
                                   .rope_dim = model.rope,
@@ -209,11 +211,12 @@ void run_latents(const Backends& backends, const BenchOptions& options, const La
       const Timing& timing = timings[i];
       fmt::print(
           "{:<9} {:<5} {:<8}{:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, "
-          "{:>6.1f} GB/s{}\n",
+          "{:>6.1f} GB/s, latents alone at {:.2f} of the read ceiling{}\n",
           model.name, name_of(formats[cells[i].format].format(), options.dtype), enum_name(kKvDTypes[cells[i].stored]),
           work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
           operations / timing.median / 1e9,
           (runs[cells[i].stored]->layer_bytes() + formats[cells[i].format].bytes()) / timing.median / 1e9,
+          runs[cells[i].stored]->layer_bytes() / timing.median / 1e9 / read_ceiling_gb_s,
           i == 0 ? "" : fmt::format(", {:.2f} times as fast", timings[0].median / timing.median));
     }
     std::fflush(stdout);
@@ -233,7 +236,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   for (const int threads : options.threads) {
-    print_ceilings(threads, measure_ceilings(threads, options.runs));
+    const Ceilings ceilings = measure_ceilings(threads, options.runs);
+    print_ceilings(threads, ceilings);
     for (const cpu::Isa isa : options.isas) {
       Backends backends;
       for (size_t i = 0; i < backends.size(); ++i) {
@@ -241,7 +245,7 @@ int main(int argc, char** argv) {
             {.threads = threads, .compute_dtype = options.dtype, .kv_dtype = kKvDTypes[i], .isa = isa});
       }
       fmt::print("{}\n", backends[0]->description());
-      for (const LatentModel& model : kLatentModels) run_latents(backends, options, model);
+      for (const LatentModel& model : kLatentModels) run_latents(backends, options, model, ceilings.read_gb_s);
     }
   }
 }

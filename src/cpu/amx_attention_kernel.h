@@ -24,11 +24,11 @@ static_assert(kBandRows == kTileHeight);
 /// softmax's work. Memory would idle without prefetches, and a burst of them would stall.
 class KvPrefetcher {
  public:
-  MILLRACE_INLINE KvPrefetcher(const QueryTile& rows, const KvBlock& block)
-      : block_(block), key_bytes_(kGroupKeys * rows.padded_dim * 2), value_bytes_(kGroupKeys * rows.value_dim * 2) {
-    const int bands = (rows.rows + kBandRows - 1) / kBandRows;
-    const int products = rows.padded_dim / 32 * kBlockGroups + rows.value_dim / kLanes * kBlockGroups;
-    turns_ = rows.rows * (kBlockKeys / kLanes) + bands * products * kPrefetchesPerGemm;
+  static constexpr int kPrefetchesPerGemm = 2;
+
+  /// `key_bytes` and `value_bytes` are those of a group, without values 0. The lines are divided by `turns` prefetches.
+  MILLRACE_INLINE KvPrefetcher(const KvBlock& block, int key_bytes, int value_bytes, int turns)
+      : block_(block), key_bytes_(key_bytes), value_bytes_(value_bytes), turns_(turns) {
     const int lines = kBlockGroups * (key_bytes_ + value_bytes_) / 64;
     lines_ = lines / turns_;
     rest_ = lines % turns_;
@@ -50,8 +50,6 @@ class KvPrefetcher {
   }
 
  private:
-  static constexpr int kPrefetchesPerGemm = 2;
-
   MILLRACE_INLINE void prefetch_line(int step) {
     __builtin_prefetch(at_, 0, kPrefetchToL2);
     at_ += step;
@@ -59,7 +57,7 @@ class KvPrefetcher {
   }
 
   MILLRACE_INLINE void begin_group(int group) {
-    if (group == 2 * kBlockGroups) {  // all lines are prefetched
+    if (group == (value_bytes_ > 0 ? 2 : 1) * kBlockGroups) {  // all lines are prefetched
       lines_ = 0;
       rest_ = 0;
       group = 0;
@@ -231,10 +229,18 @@ MILLRACE_INLINE void attend_bands(const QueryTile& rows, const KvBlock& block, K
   for (int remaining = before.value_steps(); remaining > 0; --remaining) before.add_values(step);
 }
 
+/// Prefetches as the bands of attention_block_amx go on.
+MILLRACE_INLINE KvPrefetcher prefetcher_of_groups(const QueryTile& rows, const KvBlock& block) {
+  const int bands = (rows.rows + kBandRows - 1) / kBandRows;
+  const int products = rows.padded_dim / 32 * kBlockGroups + rows.value_dim / kLanes * kBlockGroups;
+  return {block, kGroupKeys * rows.padded_dim * 2, kGroupKeys * rows.value_dim * 2,
+          rows.rows * (kBlockKeys / kLanes) + bands * products * KvPrefetcher::kPrefetchesPerGemm};
+}
+
 void attention_block_amx(const QueryTile& rows, const KvBlock& block) {
   if (block.is_first) configure_attention(rows.rows < kTileHeight ? rows.rows : kTileHeight);
   const int whole = rows.rows / kTileHeight * kTileHeight;
-  KvPrefetcher next(rows, block);
+  KvPrefetcher next = prefetcher_of_groups(rows, block);
   if (whole == 0 || whole == rows.rows) {
     attend_bands(rows, block, next, 0, rows.rows);
   } else {

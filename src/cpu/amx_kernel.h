@@ -4,7 +4,8 @@
 //
 //
 // A tile instruction sums 32 elements of a row with 16 columns in an order of its own. All paths therefore cut the
-// summed dimension at the same points: at 32 elements for GEMMs and scores, at the 16 keys of a group for values.
+// summed dimension at the same points: at 32 elements for GEMMs and scores, at the 16 keys of a group for values, or at
+// the 32 keys of two groups where values are latents.
 // Panels and heads are padded to whole tiles (Kernels::step_multiple, head_multiple).
 
 #include "cpu/gemm_kernel.h"

@@ -38,6 +38,7 @@ struct AttentionOp {
   int32_t group;       ///< query heads per kv head
   int32_t value_dim;   ///< channels of a head of `out`
   int32_t unit_rows;   ///< the maximum of WorkUnit::rows()
+  int32_t tile_rows;   ///< rows of a head that a kernel takes at a time
   const float* sinks;  ///< [head_count], or null
   /// The tokens that rows at positions from chosen.cols on see; without columns all rows see all.
   tensor::IntMatrix chosen = {};
@@ -59,7 +60,7 @@ struct WorkUnit {
   /// Returns the rows of all its heads together. They are at most kTileRows, or those of a single head.
   [[nodiscard]] int32_t rows() const { return heads * count; }
   /// Returns the tiles into which a head's rows are cut.
-  [[nodiscard]] int32_t tiles() const { return (count + kTileRows - 1) / kTileRows; }
+  [[nodiscard]] int32_t tiles(int32_t tile_rows) const { return (count + tile_rows - 1) / tile_rows; }
 };
 
 /// Returns the floats of a state in whole cache lines, since other threads write the neighbouring states.
@@ -80,18 +81,20 @@ void reset(const AttentionState& state, int32_t rows, int32_t value_dim) {
 
 /// The scratch of one thread.
 struct Workspace {
-  Workspace(Scratch& scratch, const CpuKvCache& cache, int32_t max_rows) {
-    const auto rows = static_cast<size_t>(max_rows);
+  Workspace(Scratch& scratch, const AttentionOp& op) {
+    const CpuKvCache& cache = op.cache;
+    const auto rows = static_cast<size_t>(op.unit_rows);
+    const auto tile_scores = static_cast<size_t>(op.tile_rows) * kBlockKeys;
     const auto padded = static_cast<size_t>(cache.padded_dim());
-    const size_t state = state_floats(max_rows, cache.padded_value_dim());
-    const size_t floats = (rows + kBandRows) * padded + rows + kTileRows * kBlockKeys + 2 * state;
+    const size_t state = state_floats(op.unit_rows, cache.padded_value_dim());
+    const size_t floats = (rows + kBandRows) * padded + rows + tile_scores + 2 * state;
     const size_t block_bytes = KvBlocks::scratch_bytes(cache);
     groups = scratch.reserve(block_bytes + floats * sizeof(float));
     auto* next = reinterpret_cast<float*>(groups + block_bytes);
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     q = take(rows * padded);
     band = reinterpret_cast<std::byte*>(take(kBandRows * padded));
-    scores = take(kTileRows * kBlockKeys);
+    scores = take(tile_scores);
     partial = take(state);
     total = take(state);
     positions = reinterpret_cast<int32_t*>(take(rows));
@@ -188,9 +191,9 @@ QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Worksp
 
 /// Returns a tile of the rows of the unit's `index`th head.
 QueryTile rows_of_tile(const AttentionOp& op, const WorkUnit& unit, const QueryTile& all, int32_t index, int32_t tile) {
-  const int64_t first = int64_t{index} * unit.count + tile * kTileRows;
+  const int64_t first = int64_t{index} * unit.count + tile * op.tile_rows;
   QueryTile rows = all;
-  rows.rows = std::min(kTileRows, unit.count - tile * kTileRows);
+  rows.rows = std::min(op.tile_rows, unit.count - tile * op.tile_rows);
   rows.q += static_cast<size_t>(first * rows.padded_dim) * op.device.lhs_element_bytes();
   rows.position += first;
   rows.state.max += first;
@@ -230,7 +233,7 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
                               .chosen = chosen};
   };
   KvBlock next = blocks.locate(position_of(0), 0);
-  const int32_t tiles = unit.tiles();
+  const int32_t tiles = unit.tiles(op.tile_rows);
   for (int32_t turn = 0; turn < turns; ++turn) {
     KvBlock block = next;
     if (turn + 1 < turns) next = blocks.locate(position_of(turn + 1), turn + 1);
@@ -335,7 +338,7 @@ void for_each_item(ThreadPool& pool, size_t items, const Body& body) {
 void run_unsplit_units(const AttentionOp& op, const std::vector<WorkUnit>& units) {
   for_each_item(op.device.pool, units.size(), [&](size_t i, int slot) {
     const WorkUnit& unit = units[i];
-    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache, op.unit_rows);
+    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op);
     QueryTile rows = load_queries(op, unit, space);
     const AttentionState total = state_at(space.total, unit.rows());
     rows.state = total;
@@ -375,7 +378,7 @@ void run_split_units(const AttentionOp& op, const std::vector<WorkUnit>& units, 
   for_each_item(op.device.pool, items.size(), [&](size_t i, int slot) {
     const auto [index, split] = items[i];
     const WorkUnit& unit = units[index];
-    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache, op.unit_rows);
+    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op);
     QueryTile rows = load_queries(op, unit, space);
     rows.state = state_of(unit, split);
     process_split(op, unit, rows, split, space);
@@ -438,6 +441,7 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
              .group = shape.head_count / shape.kv_head_count,
              .value_dim = shape.head_dim,
              .unit_rows = kTileRows,
+             .tile_rows = kTileRows,
              .sinks = sinks == nullptr ? nullptr : sinks->data()});
 }
 
@@ -448,6 +452,8 @@ void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shap
   check_batch(batch, q.rows, cache);
   check_layer(cache, layer, {.kv_head_count = 1, .head_dim = shape.key_dim(), .latent_dim = shape.latent_dim});
   CHECK(cache.padded_dim() <= kMaxKeyDim, "a latent and key of {} channels are above {}", shape.key_dim(), kMaxKeyDim);
+  // Tiles of AMX join tokens in pairs, which is done once for all rows of a unit.
+  const bool joins_tokens = device.kernels.tiles && KvBlocks::keeps_tokens(device.kernels, cache);
   const tensor::AttentionShape heads{
       .head_count = shape.head_count, .kv_head_count = 1, .head_dim = shape.key_dim(), .scale = shape.scale};
   run_units({.device = device,
@@ -460,6 +466,7 @@ void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shap
              .group = shape.head_count,
              .value_dim = shape.latent_dim,
              .unit_rows = kLatentUnitRows,
+             .tile_rows = joins_tokens ? kLatentUnitRows : kTileRows,
              .sinks = nullptr,
              .chosen = chosen});
 }

@@ -19,6 +19,7 @@
 #include "cpu/byte_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
+#include "cpu/amx_latent_kernel.h"
 #include "cpu/amx_w8a8_channel_kernel.h"
 #include "cpu/amx_w8a8_kernel.h"
 #include "cpu/amx_fp8_kernel.h"
@@ -137,7 +138,9 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .gemm_bytes = gemm_bytes,
 #endif
     .signed_codes = kSignedCodeTables,
-#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+#if defined(__AMX_BF16__)
+    .attention_block_latents = attention_block_latents_amx,
+#elif defined(__AVX512BF16__)
     .attention_block_latents = attention_block_latents,
 #else
     .attention_block_latents = nullptr,

@@ -33,51 +33,32 @@ Quantization read_own(FieldReader& fields) {
   return Quantization::kW8;
 }
 
-/// Checks "weights" or "input_activations" of a compressed-tensors group. Supported are signed 8-bit integers without a
-/// zero point, scaled by `strategy`, with inputs scaled dynamically.
-void check_scheme(FieldReader& group, std::string_view key, std::string_view strategy, bool dynamic) {
-  const auto object = group.object(key);
-  if (!object) return group.fail_with("{} is missing, wanted int 8, {}", key, strategy);
-  FieldReader scheme(group.source() + ": " + std::string(key), *object);
-  const int32_t bits = scheme.integer("num_bits", 1, 64);
-  const std::string type = scheme.text_or("type", "int");
-  const std::string found = scheme.text_or("strategy", "tensor");
-  const bool symmetric = scheme.flag_or("symmetric", true);
-  const bool is_dynamic = scheme.flag_or("dynamic", false);
-  if (bits != kBits || type != "int") scheme.fail_with("{} of {} bits, wanted int of {}", type, bits, kBits);
-  if (found != strategy) scheme.fail_with("strategy is '{}', wanted '{}'", found, strategy);
-  if (!symmetric) scheme.fail("symmetric is false, wanted true");
-  if (is_dynamic != dynamic) scheme.fail_with("dynamic is {}, wanted {}", is_dynamic, dynamic);
-  group.take_error_of(scheme);
+/// Returns whether "weights" or "input_activations" of a compressed-tensors group are signed 8-bit integers without a
+/// zero point, scaled by `strategy`.
+bool has_scheme(JsonObject group, const char* key, std::string_view strategy, bool dynamic) {
+  JsonObject scheme;
+  if (!group[key].get(scheme)) return false;
+  const auto says = [scheme](const char* name, auto usual) {
+    auto value = usual;
+    (void)scheme[name].get(value);
+    return value;
+  };
+  return says("num_bits", int64_t{0}) == kBits && says("type", std::string_view("int")) == "int" &&
+         says("strategy", std::string_view("tensor")) == strategy && says("symmetric", true) &&
+         says("dynamic", false) == dynamic;
 }
 
-/// Reads the format of compressed-tensors: weights by channel and inputs by token, for all linear layers that are not
-/// ignored.
-StoredQuantization read_compressed_tensors(FieldReader& own) {
-  const std::string format = own.text_or("format", kCompressedFormat);
-  if (format != kCompressedFormat) own.fail_with("format is '{}', wanted '{}'", format, kCompressedFormat);
-  if (const auto transforms = own.object("transform_config"); transforms && transforms->size() > 0)
-    own.fail("a transform_config is not supported, wanted none");
-  const bool has_unquantized_projections = !own.strings("ignore").empty();
-  const auto groups = own.object("config_groups");
-  if (own.error()) return {};
-  if (!groups || groups->size() != 1) {
-    own.fail_with("config_groups has {} groups, wanted one", groups ? groups->size() : 0);
-    return {};
-  }
-  const auto [name, value] = *groups->begin();
-  FieldReader all(own.source() + ": config_groups", *groups);
-  if (const auto object = all.object(name)) {
-    FieldReader group(all.source() + ": " + std::string(name), *object);
-    const std::vector<std::string> targets = group.strings("targets");
-    if (targets.size() != 1 || targets.front() != kLinear)
-      group.fail_with("targets [{}], wanted [{}]", fmt::join(targets, ", "), kLinear);
-    check_scheme(group, "weights", "channel", false);
-    check_scheme(group, "input_activations", "token", true);
-    all.take_error_of(group);
-  }
-  own.take_error_of(all);
-  return {Quantization::kW8A8Int8, has_unquantized_projections};
+/// Returns whether a config of compressed-tensors has weights by channel and inputs by token, for all linear layers
+/// that are not ignored.
+bool has_channel_int8(JsonObject config) {
+  JsonObject groups;
+  JsonObject group;
+  JsonArray targets;
+  std::string_view target;
+  if (!config["config_groups"].get(groups) || groups.size() != 1 || !(*groups.begin()).value.get(group)) return false;
+  if (!group["targets"].get(targets) || targets.size() != 1 || !targets.at(0).get(target)) return false;
+  return target == kLinear && has_scheme(group, "weights", "channel", false) &&
+         has_scheme(group, "input_activations", "token", true);
 }
 
 void add_scheme(JsonWriter& json, std::string_view key, std::string_view strategy, bool dynamic) {
@@ -142,21 +123,23 @@ StoredQuantization read_quantization(FieldReader& fields) {
   const auto object = fields.object(key);
   if (!object) return {};
   FieldReader own(fields.source() + ": " + std::string(key), *object);
-  const std::string method = own.text_or("quant_method", "unknown");
+  const std::string method = own.text_or("quant_method", own.text_or("method", "unknown"));
   // What is stored without scales stays so.
   if (method == kChannelInt8) return {Quantization::kW8A8Int8, true, {}};
-  const bool is_computed =
-      method == kMethod ||
-      (method == kCompressedTensors && own.text_or("format", std::string(kCompressedFormat)) == kCompressedFormat);
-  if (!is_computed) {
-    auto format = weights::parse_weight_format(*object);
-    if (!format) fields.fail(format.error().message);
-    return {.format = format ? *format : weights::WeightFormat()};
+  if (method == kMethod) {
+    const StoredQuantization stored{.quantization = read_own(own)};
+    fields.take_error_of(own);
+    return stored;
   }
-  const StoredQuantization stored =
-      method == kMethod ? StoredQuantization{.quantization = read_own(own)} : read_compressed_tensors(own);
-  fields.take_error_of(own);
-  return stored;
+  auto format = weights::parse_weight_format(*object);
+  if (!format) {
+    fields.fail(format.error().message);
+    return {};
+  }
+  const bool has_integers =
+      method == kCompressedTensors && own.text_or("format", std::string(kCompressedFormat)) == kCompressedFormat;
+  if (has_integers && has_channel_int8(*object)) return {Quantization::kW8A8Int8, !own.strings("ignore").empty(), {}};
+  return {.format = *format};
 }
 
 std::string quantization_config_json(Quantization quantization, std::span<const std::string> ignored) {

@@ -172,13 +172,14 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
 
 namespace {
 
-/// Returns whether a tensor of a quantized checkpoint scales attention or the KV cache in 8 bits, which is not used
-/// here.
-bool scales_attention(std::string_view name) {
+/// Returns whether a tensor of a quantized checkpoint scales inputs, attention or the KV cache in 8 bits, which is not
+/// used here.
+bool has_no_use(std::string_view name) {
   constexpr std::array<std::string_view, 8> kEndings = {".q_scale",      ".k_scale",     ".v_scale",
                                                         ".kv_scale",     ".prob_scale",  ".output_scale",
                                                         ".k_zero_point", ".v_zero_point"};
-  return std::ranges::any_of(kEndings, [name](std::string_view ending) { return name.ends_with(ending); });
+  return weights::names_input_scale(name) ||
+         std::ranges::any_of(kEndings, [name](std::string_view ending) { return name.ends_with(ending); });
 }
 
 /// Returns whether a tensor of a quantized checkpoint is part of a known weight, or a bias of zeros, which some writers
@@ -218,7 +219,7 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
                                 : is_of_span(name, config, span) || (span.first && is_of_no_part(name, config.names));
     if (!is_checked || known.contains(name)) continue;
     if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
-    if ((is_decoded || config.quantization != Quantization::kNone) && scales_attention(name)) continue;
+    if ((is_decoded || config.quantization != Quantization::kNone) && has_no_use(name)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};

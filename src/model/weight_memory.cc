@@ -45,6 +45,9 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
   const double scales = group > 0 ? kScaleBits / group : 0;
   const double zeros = group > 0 ? kZeroPointBits / group : 0;
   switch (format.method) {
+    case QuantMethod::kInt4Fp8:
+      if (spec.expert >= 0) return {.bits = code_bits(format.bits), .overhead = scales};
+      return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kInt8Blocks:
     case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kQuark:

@@ -14,7 +14,7 @@ struct Companion {
   std::string_view suffix;
   Role role;
 };
-constexpr std::array<Companion, 17> kCompanions = {{
+constexpr std::array<Companion, 18> kCompanions = {{
     // compressed-tensors, ModelOpt, Quark and FP8
     {".weight_packed", Role::kCodes},
     {".weight_scale", Role::kScales},
@@ -27,6 +27,7 @@ constexpr std::array<Companion, 17> kCompanions = {{
     {".input_scale", Role::kInputScale},
     {".input_scale_2", Role::kInputScale},
     {".input_global_scale", Role::kInputScale},
+    {".input_zero_point", Role::kInputScale},
     {".activation_scale", Role::kInputScale},
     // GPTQ and AWQ
     {".qweight", Role::kCodes},
@@ -76,6 +77,11 @@ std::optional<std::string> weight_of_companion(std::string_view name) {
   const Companion* const companion = companion_of(name);
   if (companion == nullptr) return std::nullopt;
   return std::string(name.substr(0, name.size() - companion->suffix.size())).append(kWeightSuffix);
+}
+
+bool names_input_scale(std::string_view name) {
+  const Companion* const companion = companion_of(name);
+  return companion != nullptr && companion->role == Role::kInputScale;
 }
 
 bool names_codes(std::string_view name) {

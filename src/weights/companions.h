@@ -21,6 +21,8 @@ inline constexpr std::string_view kWeightSuffix = ".weight";
 [[nodiscard]] std::vector<std::string> group_index_names(std::string_view weight_name);
 /// Returns whether a tensor's name is one of companion_names(), and then the name of its weight.
 [[nodiscard]] std::optional<std::string> weight_of_companion(std::string_view name);
+/// Returns whether a tensor's name is that of scales of inputs. The module may have another name than the weight's.
+[[nodiscard]] bool names_input_scale(std::string_view name);
 /// Returns whether a tensor's name is that of codes or of their scales.
 [[nodiscard]] bool names_codes(std::string_view name);
 

@@ -28,8 +28,12 @@ Result<std::optional<CodesToRead>> find_codes(const WeightTensors& tensors) {
   if (dtype == "F8_E4M3" || dtype == "F8_E5M2") return CodesToRead{**plain, read_fp8};
   if (dtype == "U8") return CodesToRead{**plain, read_fp4};
   if (dtype == "I32" && method == QuantMethod::kQuark) return CodesToRead{**plain, read_quark};
-  if (dtype == "I8" && method == QuantMethod::kQuark) return CodesToRead{**plain, read_quark_bytes};
+  if (dtype == "I8" && (method == QuantMethod::kQuark || method == QuantMethod::kCompressedTensors))
+    return CodesToRead{**plain, read_bytes};
   if (dtype == "I8" && method == QuantMethod::kInt8Blocks) return CodesToRead{**plain, read_int8_blocks};
+  // Files of MIXED_PRECISION describe w4afp8 too.
+  if (dtype == "I8" && (method == QuantMethod::kInt4Fp8 || method == QuantMethod::kModelOpt))
+    return CodesToRead{**plain, read_int4_pairs};
   return std::nullopt;
 }
 

@@ -21,10 +21,13 @@ namespace millrace::weights {
 [[nodiscard]] Result<void> read_awq(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads integers of 4 bits of Quark: groups, which are packed as those of AWQ, or a scale per row.
 [[nodiscard]] Result<void> read_quark(WeightTensors& tensors, const NamedTensor& codes);
-/// Reads integers of 8 bits of Quark: a scale per tensor or per row, and zero points of 0.
-[[nodiscard]] Result<void> read_quark_bytes(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads integers in bytes of Quark, and "int-quantized" of compressed-tensors: a scale per tensor, row, or group of
+/// columns, and zero points of 0.
+[[nodiscard]] Result<void> read_bytes(WeightTensors& tensors, const NamedTensor& codes);
 /// Reads SGLang's blockwise_int8: a scale per block.
 [[nodiscard]] Result<void> read_int8_blocks(WeightTensors& tensors, const NamedTensor& codes);
+/// Reads integers of SGLang's w4afp8: two signed codes per byte along the columns, and a scale per group of them.
+[[nodiscard]] Result<void> read_int4_pairs(WeightTensors& tensors, const NamedTensor& codes);
 
 inline constexpr int64_t kCodesPerWord = 8;  ///< of 4 bits
 

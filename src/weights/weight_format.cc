@@ -55,6 +55,17 @@ Result<WeightFormat> parse_int8_blocks(JsonObject config) {
   return format;
 }
 
+/// Experts in integers of 4 bits, and other weights in FP8 with a scale per block. Scales of inputs have no use.
+Result<WeightFormat> parse_int4_fp8(JsonObject config) {
+  auto format = read_blocks(config, {.method = QuantMethod::kInt4Fp8, .bits = 4});
+  if (!format) return format;
+  const auto group_size = integer_member(config, "group_size", kInt4Columns);
+  if (!group_size) return group_size.error();
+  if (*group_size < 1) return bad_config("group_size is {}, wanted a positive size", *group_size);
+  format->group_size = *group_size;
+  return format;
+}
+
 /// MXFP8: a scale of 8 bits, a power of two, for 32 columns of a row.
 Result<WeightFormat> parse_mxfp8(JsonObject config) {
   auto format = parse_fp8(config);
@@ -124,7 +135,9 @@ Result<WeightFormat> parse_awq(JsonObject config) {
   const auto group_size = integer_member(config, has_short_names ? "q_group_size" : "group_size", 128);
   if (!group_size) return group_size.error();
   if (*bits != 4) return bad_config("bits is {}, wanted 4", *bits);
-  const std::string version = text_member(config, "version", "gemm");
+  // GPTQModel names the version as it names formats of GPTQ.
+  const std::string version =
+      text_member(config, "version", text_member(config, "checkpoint_format", text_member(config, "format", "gemm")));
   const auto known = awq_version(version);
   if (!known) return bad_config("version is '{}', wanted 'gemm', 'gemv' or 'gemv_fast'", version);
   const bool has_gemv_groups = *group_size == 32 || *group_size == 64 || (*group_size > 0 && *group_size % 128 == 0);
@@ -178,10 +191,20 @@ Result<void> check_no_transforms(JsonObject config) {
   return bad_config("transform_config is {}, wanted none", to_short_json(value, 80));
 }
 
+/// Sparse weights are stored as bitmaps and the values that are not zero.
+Result<void> check_dense(JsonObject config) {
+  JsonObject members;
+  if (!config["sparsity_config"].get(members)) return {};
+  const std::string stored = text_member(members, "format", "dense");
+  if (stored == "dense") return {};
+  return bad_config("sparsity_config: format is '{}', wanted 'dense'", stored);
+}
+
 Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   constexpr std::array<std::string_view, 9> kFormats = {
       "int-quantized",        "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
       "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense"};
+  RETURN_IF_ERROR(check_dense(config));
   const std::string stored = text_member(config, "format", "int-quantized");
   if (std::ranges::find(kFormats, stored) == kFormats.end())
     return bad_config("format is '{}', wanted one of {}", stored, fmt::join(kFormats, ", "));
@@ -195,6 +218,8 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
     const auto read = read_group(member.key, member.value, format, has_integers);
     if (!read) return read.error();
   }
+  // Integers of fewer bits are stored as bytes.
+  if (stored == "int-quantized" && has_integers) format.bits = 8;
   return format;
 }
 
@@ -214,7 +239,9 @@ Result<WeightFormat> parse_modelopt(JsonObject config) {
 Result<WeightFormat> parse_of_method(JsonObject config, std::string_view usual_method) {
   // ModelOpt's own files name an algorithm alone.
   const bool has_algorithm = usual_method.empty() && !config["quant_algo"].is_missing();
-  const std::string method = text_member(config, "quant_method", has_algorithm ? "modelopt" : usual_method);
+  // GPTQModel calls it `method`.
+  const std::string method =
+      text_member(config, "quant_method", text_member(config, "method", has_algorithm ? "modelopt" : usual_method));
   if (method == "fp8" || method == "fbgemm_fp8") return parse_fp8(config);
   if (method == "mxfp8") return parse_mxfp8(config);
   if (method == "compressed-tensors") return parse_compressed_tensors(config);
@@ -225,9 +252,10 @@ Result<WeightFormat> parse_of_method(JsonObject config, std::string_view usual_m
   if (method == "auto-round" || method == "intel/auto-round") return parse_auto_round(config);
   if (method == "quark") return parse_quark(config);
   if (method == "blockwise_int8") return parse_int8_blocks(config);
+  if (method == "w4afp8") return parse_int4_fp8(config);
   return bad_config(
       "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4, "
-      "auto-round, quark, blockwise_int8, w8a8_int8 or millrace-w8",
+      "auto-round, quark, blockwise_int8, w4afp8, w8a8_int8 or millrace-w8",
       method);
 }
 

@@ -9,8 +9,8 @@
 
 namespace millrace::weights {
 
-/// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type. kInt8Blocks:
-/// SGLang's blockwise_int8.
+/// The library that wrote a quantized checkpoint; kGguf: a GGUF file, each tensor of which says its type. kInt8Blocks
+/// and kInt4Fp8: SGLang's blockwise_int8 and w4afp8.
 enum class QuantMethod : uint8_t {
   kNone,
   kFp8,
@@ -21,10 +21,12 @@ enum class QuantMethod : uint8_t {
   kMxfp4,
   kQuark,
   kGguf,
-  kInt8Blocks
+  kInt8Blocks,
+  kInt4Fp8
 };
 
-constexpr int64_t kMxColumns = 32;  ///< columns per scale of the OCP microscaling formats
+constexpr int64_t kMxColumns = 32;     ///< columns per scale of the OCP microscaling formats
+constexpr int64_t kInt4Columns = 128;  ///< columns per scale of w4afp8, unless it says others
 
 /// How AWQ packs a weight.
 enum class AwqVersion : uint8_t {
@@ -36,7 +38,7 @@ enum class AwqVersion : uint8_t {
 /// What quantization_config says of how to read weights. Which tensors are quantized follows from what is stored.
 struct WeightFormat {
   QuantMethod method = QuantMethod::kNone;
-  int bits = 0;            ///< of packed integers: GPTQ, AWQ, and compressed-tensors' pack-quantized
+  int bits = 0;            ///< of packed integers: GPTQ, AWQ, w4afp8, and compressed-tensors' pack-quantized
   int64_t group_size = 0;  ///< columns per scale; 0: all
   /// Tensors may have any bits of `widths` and any of `group_sizes`. The shapes of a tensor say which it has.
   bool has_exceptions = false;

@@ -45,7 +45,7 @@ ModelConfig test_config(ModelKind kind) {
 
 /// Returns the bits of weights in a format in the memory of a GPU.
 PackedBits wanted_bits(std::string_view name) {
-  if (name == "FP8 in wide blocks" || name == "FP8 per row") return PackedBits::kFp8;
+  if (name == "FP8 in wide blocks" || name == "FP8 per row" || name == "W4AFP8") return PackedBits::kFp8;
   return name == "FP8 in blocks" || name == "GPTQ" ? PackedBits::kCompute : PackedBits::k4;
 }
 

@@ -54,8 +54,9 @@ inline void set_windows(model::ModelConfig& config, const std::vector<int32_t>& 
 /// Gives experts to the layers that `sparse` marks, and to no other.
 inline void set_experts(model::ModelConfig& config, const model::MoeConfig& moe, const std::vector<bool>& sparse) {
   for (size_t i = 0; i < sparse.size(); ++i) {
-    config.layers[i].feed_forward.moe.reset();
-    if (sparse[i]) config.layers[i].feed_forward.moe = moe;
+    auto& experts = config.layers.at(i).feed_forward.moe;
+    experts.reset();
+    if (sparse[i]) experts = moe;
   }
 }
 

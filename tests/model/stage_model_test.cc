@@ -386,14 +386,14 @@ TEST_CASE("a model knows the size of a page with padded heads") {
   REQUIRE(bytes > uint64_t{2} * 2 * 2 * 8 * 4 * sizeof(float));
 }
 
-TEST_CASE("scales of attention in 8 bits are ignored") {
+TEST_CASE("scales of inputs and attention in 8 bits are ignored") {
   const ModelConfig plain = test::five_layer_model();
   ModelConfig decoded = plain;
   decoded.weight_format.method = weights::QuantMethod::kCompressedTensors;
   ModelConfig w8 = plain;
   w8.quantization = Quantization::kW8A8Int8;
   for (const char* name : {"q_scale", "k_scale", "attn.v_scale", "attn.prob_scale", "k_proj.output_scale",
-                           "v_zero_point", "qkv_proj.kv_scale"}) {
+                           "v_zero_point", "qkv_proj.kv_scale", "experts.0.w1.input_scale"}) {
     CAPTURE(name);
     const std::string tensor = std::string("model.layers.2.self_attn.") + name;
     const test::TemporaryFolder folder;

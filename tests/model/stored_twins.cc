@@ -66,6 +66,16 @@ void add_bytes(std::vector<StoredFormat>& all, int64_t group) {
                        {p + ".weight", "I8", {rows, cols}, draw.bytes(rows * cols)},
                        {p + ".weight_scale", "F32", {rows, 1}, bytes_of(draw.scales(rows, 0.001f))}};
                  }});
+  all.push_back(
+      {"INT8 in groups",
+       {.method = QuantMethod::kCompressedTensors, .bits = 8, .group_size = group},
+       [group](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+         return std::vector<RawTensorToWrite>{
+             {p + ".weight", "I8", {rows, cols}, draw.bytes(rows * cols)},
+             {p + ".weight_scale", "BF16", {rows, cols / group}, draw.bf16_scales(rows * cols / group, 0.001f)},
+             {p + ".input_scale", "F32", {1}, bytes_of(draw.scales(1, 1))},
+             {p + ".input_zero_point", "I8", {1}, draw.bytes(1)}};
+       }});
   all.push_back({"INT8 in blocks",
                  {.method = QuantMethod::kInt8Blocks, .bits = 8, .block_rows = 8, .block_cols = group},
                  [group](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
@@ -188,11 +198,28 @@ StoredFormat ignoring(StoredFormat format, const std::string& part) {
   return format;
 }
 
+/// Returns SGLang's w4afp8: experts in integers of 4 bits, other weights in FP8, and scales of inputs, which change
+/// nothing.
+StoredFormat int4_beside_fp8(int64_t group) {
+  const StoredFormat fp8 = fp8_blocks("", 8, static_cast<int32_t>(group));
+  return {
+      "W4AFP8",
+      {.method = QuantMethod::kInt4Fp8, .bits = 4, .group_size = group, .block_rows = 8, .block_cols = group},
+      [write = fp8.write, group](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+        if (p.find(".experts.") == std::string::npos) return write(draw, p, rows, cols);
+        return std::vector<RawTensorToWrite>{
+            {p + ".weight", "I8", {rows, cols / 2}, draw.bytes(rows * cols / 2)},
+            {p + ".weight_scale_inv", "F32", {rows, cols / group}, bytes_of(draw.scales(rows * cols / group, 0.01f))},
+            {p + ".input_scale", "F32", {1}, bytes_of(draw.scales(1, 1))}};
+      }};
+}
+
 std::vector<StoredFormat> stored_formats(int64_t group) {
   std::vector<StoredFormat> all{fp8_blocks("FP8 in blocks", 8, 16), fp8_blocks("FP8 in wide blocks", 8, 32),
                                 fp8_rows()};
   add_groups(all, group);
   add_fp4(all);
+  all.push_back(int4_beside_fp8(group));
   return all;
 }
 

@@ -149,7 +149,7 @@ TEST_CASE("Weights keep the bits in which a checkpoint stores them") {
                                             .vocab_size = 64,
                                             .hidden_size = 256,
                                             .intermediate_size = 512,
-                                            .layer_count = 1,
+                                            .layer_count = 2,
                                             .head_count = 8,
                                             .kv_head_count = 4,
                                             .head_dim = 64,
@@ -180,6 +180,17 @@ TEST_CASE("Integers of Quark beside FP8 count 8 bits") {
   config.weight_format.has_wider = true;
   CHECK(bits() >= 8);
   CHECK_FALSE(knows_stored_bits(config));
+}
+
+TEST_CASE("Experts of w4afp8 count 4 bits beside FP8") {
+  ModelConfig config = test_config(ModelKind::kSparse);
+  config.weight_format = {.method = weights::QuantMethod::kInt4Fp8, .bits = 4, .group_size = 128};
+  CHECK(knows_stored_bits(config));
+  for (const TensorSpec& spec : stage_tensors(config, {.layers = {0, config.layer_count()}})) {
+    if (!spec.projection || spec.layer < 0) continue;
+    CAPTURE(spec.name);
+    CHECK(bits_in_memory(config, spec, 8) == (spec.expert >= 0 ? 4.125 : 8.25));
+  }
 }
 
 TEST_CASE("A quantized tensor that no config announces is refused") {

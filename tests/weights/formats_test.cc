@@ -34,7 +34,12 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({"quant_method": "gptq", "bits": 4, "dynamic": {"+:up": {"bits": 5}}})", "up"},
            {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
            {R"({"quant_method": "blockwise_int8", "activation_scheme": "dynamic"})", "weight_block_size"},
+           {R"({"quant_method": "w4afp8", "group_size": 0})", "group_size is 0"},
+           {R"({"quant_method": "w4afp8", "weight_block_size": [128, 0]})", "weight_block_size"},
            {R"({"quant_method": "awq", "version": "exllama"})", "exllama"},
+           {R"({"quant_method": "awq", "format": "llm-awq"})", "llm-awq"},
+           {R"({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}})",
+            "sparse-24-bitmask"},
            {R"({"quant_method": "awq", "version": "gemv_fast", "group_size": 16})", "group_size"},
            {R"({"quant_method": "awq", "version": "gemv", "group_size": 16})", "group_size"},
            {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
@@ -236,6 +241,82 @@ TEST_CASE("Groups of AWQ gemv are those of its kernels") {
     const std::string config = R"({"quant_method": "awq", "version": "gemv", "group_size": )" + std::to_string(size);
     CHECK(format_of((config + "}").c_str()).group_size == size);
   }
+}
+
+TEST_CASE("Versions of AWQ are read under the names of GPTQModel") {
+  const std::string awq = R"({"quant_method": "awq", "bits": 4, "group_size": 128, )";
+  const auto version = [&awq](const char* rest) { return format_of((awq + rest + "}").c_str()).awq_version; };
+  CHECK(version(R"("format": "gemv")") == AwqVersion::kGemv);
+  CHECK(version(R"("checkpoint_format": "gemv_fast", "format": "gemv_fast")") == AwqVersion::kGemvFast);
+  CHECK(version(R"("version": "GEMM", "format": "gemv")") == AwqVersion::kGemm);
+  CHECK(version(R"("zero_point": true)") == AwqVersion::kGemm);
+  const auto document = JsonDocument::parse(R"({"method": "awq", "bits": 4, "format": "gemv"})").value();
+  JsonObject object;
+  REQUIRE(document.root().get(object));
+  CHECK(parse_weight_format(object, "gptq").value().method == QuantMethod::kAwq);
+}
+
+TEST_CASE("Bytes of compressed-tensors have scales of several kinds") {
+  constexpr int64_t kRows = 4;
+  constexpr int64_t kCols = 8;
+  Vectors vectors("quark_int8_channel");
+  const WeightFormat format = format_of(R"({"quant_method": "compressed-tensors", "format": "int-quantized",
+      "config_groups": {"W4A8": {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "group",
+      "group_size": 4}}}})");
+  CHECK(format.bits == 8);
+  std::vector<std::byte> codes;
+  for (int i = 0; i < kRows * kCols; ++i) codes.push_back(static_cast<std::byte>(i - 16));
+  vectors.tensors = {{"a.weight", {"I8", {kRows, kCols}, codes}}};
+  const auto values_with = [&](const std::vector<int64_t>& shape, int count) {
+    std::vector<std::byte> scales(static_cast<size_t>(count) * sizeof(float));
+    for (int i = 0; i < count; ++i) {
+      const auto scale = static_cast<float>(1 << i);
+      std::memcpy(scales.data() + static_cast<size_t>(i) * sizeof scale, &scale, sizeof scale);
+    }
+    vectors.tensors["a.weight_scale"] = {"F32", shape, scales};
+    const auto stored = find_stored_weight(vectors.lookup(), format, "a.weight", kRows, kCols);
+    REQUIRE(stored.has_value());
+    std::vector<float> values(size_t{kRows} * kCols);
+    decode_rows(**stored, 0, kRows, values.data());
+    return values;
+  };
+  const auto whole = values_with({1}, 1);
+  const auto rows = values_with({kRows, 1}, kRows);
+  const auto groups = values_with({kRows, 2}, kRows * 2);
+  for (int i = 0; i < kRows * kCols; ++i) {
+    const auto at = static_cast<size_t>(i);
+    CHECK(whole[at] == static_cast<float>(i - 16));
+    CHECK(rows[at] == static_cast<float>((i - 16) * (1 << i / kCols)));
+    CHECK(groups[at] == static_cast<float>((i - 16) * (1 << i / 4)));
+  }
+  const auto message = [&] {
+    return find_stored_weight(vectors.lookup(), format, "a.weight", kRows, kCols).error().message;
+  };
+  vectors.tensors["a.weight_scale"].shape = {2, kRows};
+  CHECK(message().find("'a.weight_scale' is F32 [2, 4], wanted") != std::string::npos);
+  vectors.tensors["a.weight_scale"].shape = {kRows, 2};
+  vectors.tensors["a.weight_zero_point"] = {"I8", {kRows, 2}, std::vector<std::byte>(size_t{kRows} * 2, std::byte{3})};
+  CHECK(message().find("'a.weight_zero_point' is I8 [4, 2], wanted zeros") != std::string::npos);
+}
+
+TEST_CASE("Integers of w4afp8 with other shapes are refused") {
+  const auto refusal = [](Vectors& vectors) {
+    const auto [rows, cols] = vectors.shape_of("a.weight");
+    const auto stored = find_stored_weight(vectors.lookup(), vectors.format(), "a.weight", rows, cols);
+    REQUIRE(stored.has_error());
+    return stored.error().message;
+  };
+  Vectors bytes("w4afp8_g128");
+  bytes.tensors["a.weight"].shape = {5, 256};
+  bytes.tensors["a.weight"].bytes.resize(size_t{5} * 256);
+  CHECK(refusal(bytes).find("'a.weight' is I8 [5, 256], wanted [5, 128]") != std::string::npos);
+  Vectors groups("w4afp8_g128");
+  groups.tensors["a.weight_scale_inv"].shape = {5, 1};
+  groups.tensors["a.weight_scale_inv"].bytes.resize(size_t{5} * 4);
+  CHECK(refusal(groups).find("'a.weight_scale_inv' is F32 [5, 1], wanted [5, 2]") != std::string::npos);
+  Vectors missing("w4afp8_g128");
+  missing.tensors.erase("a.weight_scale_inv");
+  CHECK(refusal(missing).find("without scales") != std::string::npos);
 }
 
 TEST_CASE("Weights of 8 bits beside integers of Quark are noted") {

@@ -70,6 +70,8 @@ TEST_CASE("Weights of every checkpoint format decode bit for bit") {
                            "quark_uint4_order_channel",
                            "quark_int8_channel",
                            "quark_int8_tensor",
+                           "w4afp8_g128",
+                           "w4afp8_file_g128",
                            "mxfp4_ct",
                            "nvfp4_ct",
                            "nvfp4_modelopt",

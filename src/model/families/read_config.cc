@@ -120,7 +120,8 @@ constexpr std::array<QuantizationFile, 3> kQuantizationFiles = {{
 
 /// Returns whether a file says how weights are quantized. Exporters to ONNX write others under the same name.
 bool describes_weights(JsonObject object) {
-  constexpr std::array<const char*, 5> kMembers = {"quant_method", "bits", "w_bit", "quant_algo", "quantization"};
+  constexpr std::array<const char*, 6> kMembers = {"quant_method", "method",     "bits",
+                                                   "w_bit",        "quant_algo", "quantization"};
   return std::ranges::any_of(kMembers, [object](const char* name) { return !object[name].is_missing(); });
 }
 
