@@ -36,7 +36,7 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
       {"gguf-mixtral", tensor::KvDType::kAuto},
       {"gguf-qwen3moe", tensor::KvDType::kAuto},
       {"gguf-k", tensor::KvDType::kInt8},
-      {"deepseek-v3", tensor::KvDType::kFp8E4M3},
+      {"deepseek-v2-lite", tensor::KvDType::kFp8E4M3},
       {"deepseek-v2-lite", tensor::KvDType::kInt8},
   })));
   constexpr size_t kSequences = 3;  // a graph has four rows

@@ -55,23 +55,18 @@ std::vector<uint16_t> load_token(const DeviceKvCache& cache, const std::byte* to
   return values;
 }
 
-/// Computes one head's result [latent_dim] for a query [latent_dim + rope_dim] over some tokens, in their order.
+/// Computes one head's result [latent_dim] for a query [latent_dim + rope_dim] over the tokens that it sees.
 std::vector<uint16_t> attend(const std::vector<uint16_t>& query, const tensor::LatentShape& shape,
-                             const DeviceBatch& batch, const DeviceKvCache& cache, int32_t layer, int32_t sequence,
-                             const std::vector<int32_t>& tokens) {
-  const auto at = [&](int32_t key) {
-    return load_token(cache, latent_at(cache, page_of(batch, cache, sequence, key), layer, key % cache.page_size));
-  };
+                             const std::vector<std::vector<uint16_t>>& tokens) {
   std::vector<float> weights;
-  for (const int32_t key : tokens) weights.push_back(dot(query.data(), at(key).data(), query.size()) * shape.scale);
+  for (const auto& token : tokens) weights.push_back(dot(query.data(), token.data(), query.size()) * shape.scale);
   const float max = *std::ranges::max_element(weights);
   std::vector<float> sums(static_cast<size_t>(shape.latent_dim), 0.0f);
   float total = 0.0f;
   for (size_t n = 0; n < tokens.size(); ++n) {
     const float weight = std::exp(weights[n] - max);
     total += weight;
-    const std::vector<uint16_t> values = at(tokens[n]);
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * to_float(values[i]);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * to_float(tokens[n][i]);
   }
   std::vector<uint16_t> result;
   for (const float sum : sums) result.push_back(to_bf16(sum / total));
@@ -92,6 +87,11 @@ void attend_rows(const float* q, const tensor::LatentShape& shape, const DeviceR
       const int32_t* const own = chosen + static_cast<ptrdiff_t>(row) * chosen_count;
       tokens.assign(own, own + chosen_count);
     }
+    std::vector<std::vector<uint16_t>> latents;
+    for (const int32_t token : tokens) {
+      const uint32_t page = page_of(batch, cache, sequence, token);
+      latents.push_back(load_token(cache, latent_at(cache, page, layer, token % cache.page_size)));
+    }
     for (int32_t head = 0; head < shape.head_count; ++head) {
       const auto of_head = static_cast<size_t>(head);
       const auto pair = static_cast<size_t>(row) * static_cast<size_t>(shape.head_count) + of_head;
@@ -102,7 +102,7 @@ void attend_rows(const float* q, const tensor::LatentShape& shape, const DeviceR
       const uint16_t* to_latents = bf16(expansion.queries) + of_head * latent * nope;
       for (size_t i = 0; i < latent; ++i) query[i] = to_bf16(dot(plain.data(), to_latents + i * nope, nope));
       rotate(from + nope, rotary, position, query.data() + latent);
-      const std::vector<uint16_t> result = attend(query, shape, batch, cache, layer, sequence, tokens);
+      const std::vector<uint16_t> result = attend(query, shape, latents);
       const uint16_t* from_latents = bf16(expansion.values) + of_head * value_dim * latent;
       for (size_t i = 0; i < value_dim; ++i)
         bf16(out)[pair * value_dim + i] = to_bf16(dot(result.data(), from_latents + i * latent, latent));
