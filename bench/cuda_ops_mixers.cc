@@ -55,16 +55,24 @@ class EqualSequences {
   cuda::BatchBounds bounds_;
 };
 
+constexpr int32_t kLatentPageSize = 64;
+
+/// Returns a cache of one layer of latents, without memory.
+cuda::DeviceKvCache latent_cache(const tensor::LatentShape& shape, cuda::KvElement element) {
+  return {.layer_count = 1,
+          .kv_head_count = 1,
+          .head_dim = shape.key_dim(),
+          .latent_dim = shape.latent_dim,
+          .page_size = kLatentPageSize,
+          .element = element};
+}
+
 /// Returns the seconds of latent attention over sequences whose latents alternate between copies.
-double latent_time(cudaStream_t stream, const OpsOptions& options, const tensor::LatentShape& shape, int32_t sequences,
-                   int32_t context, int32_t rows, cuda::MatrixInstruction by) {
-  constexpr int32_t kPageSize = 64;
-  const EqualSequences batch(sequences, context, rows, kPageSize);
-  const cuda::DeviceKvCache cache{.layer_count = 1,
-                                  .kv_head_count = 1,
-                                  .head_dim = shape.key_dim(),
-                                  .latent_dim = shape.latent_dim,
-                                  .page_size = kPageSize};
+double latent_time(cudaStream_t stream, const OpsOptions& options, const tensor::LatentShape& shape,
+                   cuda::KvElement element, int32_t sequences, int32_t context, int32_t rows,
+                   cuda::MatrixInstruction by) {
+  const EqualSequences batch(sequences, context, rows, kLatentPageSize);
+  const cuda::DeviceKvCache cache = latent_cache(shape, element);
   const size_t bytes = cuda::kv_page_bytes(cache) * static_cast<size_t>(batch.pages());
   const size_t copies = options.cold_copies(bytes);
   const DeviceBytes latents = random_bf16(bytes / 2 * copies);
@@ -178,19 +186,20 @@ double delta_time(cudaStream_t stream, const OpsOptions& options, const tensor::
 }
 
 void measure_latents_by(cudaStream_t stream, const OpsOptions& options, const tensor::LatentShape& shape,
-                        cuda::MatrixInstruction by, double copy_rate) {
+                        cuda::KvElement element, cuda::MatrixInstruction by, double copy_rate) {
   for (const int32_t sequences : options.sequences) {
     for (const int32_t context : options.contexts) {
       if (int64_t{sequences} * context > int64_t{1} << 20) continue;
-      const double time = latent_time(stream, options, shape, sequences, context, 1, by);
-      const double bytes = 2.0 * shape.key_dim() * sequences * context;
+      const double time = latent_time(stream, options, shape, element, sequences, context, 1, by);
+      const double bytes =
+          static_cast<double>(cuda::latent_token_bytes(latent_cache(shape, element))) * sequences * context;
       fmt::print("decode, {:>3} sequences of {:>5}: {:8.1f} us {:6.0f} GB/s, {:.2f} of copying\n", sequences, context,
                  time * 1e6, bytes / time * 1e-9, bytes / time / copy_rate);
     }
   }
   for (const int32_t prefix : options.prefixes) {
     const int32_t rows = options.prompt_rows;
-    const double time = latent_time(stream, options, shape, 1, prefix + rows, rows, by);
+    const double time = latent_time(stream, options, shape, element, 1, prefix + rows, rows, by);
     const double keys = rows * (static_cast<double>(prefix) + (rows + 1) / 2.0);
     fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", rows, prefix, time * 1e6,
                2.0 * keys * shape.head_count * (shape.key_dim() + shape.latent_dim) / time * 1e-12);
@@ -210,9 +219,15 @@ void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy
     for (const auto by : {cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma}) {
       const bool is_mma = by == cuda::MatrixInstruction::kMma;
       if (!is_mma && !options.has_wgmma()) continue;
-      fmt::print("\nlatent attention by {}, one layer, {} heads over latents of {}+{}\n", is_mma ? "mma" : "wgmma",
-                 heads, shape.latent_dim, shape.rope_dim);
-      measure_latents_by(stream, options, shape, by, copy_rate);
+      for (const auto& [element, name] :
+           {std::pair{cuda::KvElement::kBf16, "bf16"}, std::pair{cuda::KvElement::kInt8, "int8"},
+            std::pair{cuda::KvElement::kE4M3, "fp8_e4m3"}}) {
+        // Codes by the instruction that a stage would use, so that the table stays short.
+        if (element != cuda::KvElement::kBf16 && is_mma == options.has_wgmma()) continue;
+        fmt::print("\nlatent attention by {}, one layer, {} heads over latents of {}+{} in {}\n",
+                   is_mma ? "mma" : "wgmma", heads, shape.latent_dim, shape.rope_dim, name);
+        measure_latents_by(stream, options, shape, element, by, copy_rate);
+      }
     }
   }
 }

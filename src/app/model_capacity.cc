@@ -29,7 +29,7 @@ ModelCapacity::ModelCapacity(const model::ModelConfig& config, const sim::Device
   stage_ = memory({0, 0}, false, false);
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     layers_.push_back(difference(memory({layer, layer + 1}, false, false), stage_));
-    cache_bytes_.push_back(model::cache_bytes_per_token(config, layer, options.rank_count));
+    cache_bytes_.push_back(model::cache_bytes_per_token(config, layer, options.rank_count, options.kv_dtype));
   }
   first_ = difference(memory({0, 0}, true, false), stage_);
   last_ = difference(memory({0, 0}, false, true), stage_);

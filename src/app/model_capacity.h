@@ -21,6 +21,7 @@ class ModelCapacity {
     int32_t rank_count = 1;  ///< of each stage; model::check_ranks allows it
     uint32_t page_size = 64;
     double memory_fraction = 0.9;  ///< of what weights leave, for the KV cache
+    tensor::KvDType kv_dtype = tensor::KvDType::kAuto;
   };
   /// Some sequences of one length.
   struct Load {

@@ -124,11 +124,10 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
       },
       "Selects the arithmetic of GEMMs and the dtype of the KV cache: auto (bf16), bf16, or f32 (CPU only).")
       ->default_str("auto");
-  add_choice(
-      serve, "--kv-cache-dtype", engine.stage.kv_dtype,
-      "Stores keys and values, on CPUs also latents, in 8 bits, so that a pool has room for nearly twice the tokens: "
-      "auto (as --dtype), fp8_e4m3 (a scale per token and KV head), int8 (a scale per 32 channels, the more "
-      "precise).");
+  add_choice(serve, "--kv-cache-dtype", engine.stage.kv_dtype,
+             "Stores keys, values and latents in 8 bits, so that a pool has room for nearly twice the tokens: "
+             "auto (as --dtype), fp8_e4m3 (a scale per token and KV head), int8 (a scale per 32 channels, the more "
+             "precise).");
   add_choice(serve, "--quantization", engine.stage.quantization,
              "Rounds weights to 8 or 4 bits: none (as stored), w8 (a scale per 32 weights), w8a8 (w8 "
              "with inputs of 8 bits), w8a8_int8 (a scale per channel, the fastest for prompts on AMX and VNNI), mxint8 "

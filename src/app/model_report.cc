@@ -138,42 +138,43 @@ Result<std::vector<Ranges>> divisions(const SimulateFlags& flags, const model::M
   return shown;
 }
 
-double cache_bytes_per_token(const model::ModelConfig& config) {
+double cache_bytes_per_token(const model::ModelConfig& config, tensor::KvDType stored) {
   double bytes = 0;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-    bytes += model::cache_bytes_per_token(config, layer, 1);
+    bytes += model::cache_bytes_per_token(config, layer, 1, stored);
   }
   return bytes;
 }
 
-void print_model(const model::ModelConfig& config, const sim::Device& device, int32_t rank_count) {
+void print_model(const model::ModelConfig& config, const sim::Device& device, int32_t rank_count,
+                 tensor::KvDType stored) {
   const ModelCapacity alone(config, device, {});
   const double weights = alone.weights({.layers = {0, config.layer_count()}, .first = true, .last = true}).bytes;
   fmt::print("{}: {:.1f} billion parameters, {:.1f} GB of weights, {:.0f} bytes of KV cache per token\n",
              config.architecture, static_cast<double>(model::parameter_count(config)) / 1e9, gigabytes(weights),
-             cache_bytes_per_token(config));
+             cache_bytes_per_token(config, stored));
   fmt::print("{}: devices of {:g} GB, {:g} GB/s", device.name, gigabytes(device.memory_bytes),
              gigabytes(device.bytes_per_second));
   if (device.flops > 0) fmt::print(", {:g} TFLOP/s", device.flops / 1e12);
   fmt::print("; {} per stage\n", rank_count);
 }
 
-Result<void> write_report(const std::filesystem::path& path, const model::ModelConfig& config, const Needs& needs,
-                          const std::vector<Setting>& settings, const std::vector<uint32_t>& sequences) {
+Result<void> write_report(const SimulateFlags& flags, const model::ModelConfig& config, const Needs& needs,
+                          const std::vector<Setting>& settings) {
   std::string text;
   JsonWriter json(text);
   const auto count = [](const std::optional<Ranges>& ranges) { return ranges ? ranges->size() : 0; };
   json.begin_object().member("architecture", config.architecture);
   json.member("parameters", model::parameter_count(config));
-  json.member("cache_bytes_per_token", cache_bytes_per_token(config));
+  json.member("cache_bytes_per_token", cache_bytes_per_token(config, flags.kv_dtype));
   json.member("stages_for_weights", count(needs.weights)).member("stages_for_context", count(needs.context));
   json.key("settings").begin_array();
-  for (const Setting& setting : settings) write_setting(json, setting, sequences);
+  for (const Setting& setting : settings) write_setting(json, setting, flags.sequences);
   json.end_array().end_object();
-  std::ofstream file(path, std::ios::binary);
+  std::ofstream file(flags.result_file, std::ios::binary);
   file << text << "\n";
   file.close();
-  if (!file) return make_error(ErrorCode::kInvalidArgument, "{}: cannot be written", path.string());
+  if (!file) return make_error(ErrorCode::kInvalidArgument, "{}: cannot be written", flags.result_file.string());
   return {};
 }
 
@@ -194,16 +195,18 @@ Result<void> report_model(const SimulateFlags& flags) {
                       flags.context_length, config->context_length());
   }
   if (flags.context_length > 0) *config = model::for_context(*std::move(config), flags.context_length);
-  const ModelCapacity capacity(
-      *config, *device,
-      {.rank_count = rank_count, .page_size = flags.page_size, .memory_fraction = flags.memory_fraction});
+  const ModelCapacity capacity(*config, *device,
+                               {.rank_count = rank_count,
+                                .page_size = flags.page_size,
+                                .memory_fraction = flags.memory_fraction,
+                                .kv_dtype = flags.kv_dtype});
   const ModelCapacity::Load load{
       .sequences = flags.sequences.front(),
       .tokens = static_cast<uint32_t>(flags.context_length > 0 ? flags.context_length : config->context_length())};
   const Needs needs = find_needs(capacity, load);
   const auto shown = divisions(flags, *config, needs);
   if (shown.has_error()) return shown.error();
-  print_model(*config, *device, rank_count);
+  print_model(*config, *device, rank_count, flags.kv_dtype);
   fmt::print("the weights need {}; {} of {} tokens need{} {}", stages_text(needs.weights),
              load.sequences == 1 ? "1 sequence" : fmt::format("{} sequences", load.sequences), load.tokens,
              load.sequences == 1 ? "s" : "", stages_text(needs.context));
@@ -216,7 +219,7 @@ Result<void> report_model(const SimulateFlags& flags) {
   print_header(flags.sequences);
   for (const Setting& setting : settings) print_row(setting);
   if (flags.result_file.empty()) return {};
-  return write_report(flags.result_file, *config, needs, settings, flags.sequences);
+  return write_report(flags, *config, needs, settings);
 }
 
 }  // namespace millrace::app

@@ -137,7 +137,6 @@ Result<void> NodeStages::make_backends() {
     auto backend = make_rank_backend(options_.device, options_.stage, options_.node, ranks_.rank(i));
     if (backend.has_error()) return backend.error();
     if (options_.node.nccl == NcclMode::kOn) RETURN_IF_ERROR(check_channels(**backend, ranks_.name(i)));
-    RETURN_IF_ERROR(model::check_kv_dtype(config_, options_.stage.kv_dtype, **backend));
     RETURN_IF_ERROR(check_drafts(config_, options_.stage, **backend));
     parts_.emplace_back().backend = std::move(*backend);
   }

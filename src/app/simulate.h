@@ -11,6 +11,7 @@
 #include "sched/scheduler/queue_policy.h"
 #include "sim/service_goal.h"
 #include "sim/workload.h"
+#include "tensor/kv_dtype.h"
 
 namespace CLI {
 class App;
@@ -45,7 +46,8 @@ struct SimulateFlags {
   bool plain_batch_queue = false;    ///< decode is not spread over the window
   std::filesystem::path model_path;  ///< what this model needs is reported, in place of a workload; empty: none
   model::Quantization quantization = model::Quantization::kNone;  ///< of that model, as the next ones
-  int32_t context_length = 0;                                     ///< tokens of the sequences; 0: the model's
+  tensor::KvDType kv_dtype = tensor::KvDType::kAuto;
+  int32_t context_length = 0;  ///< tokens of the sequences; 0: the model's
   std::vector<uint32_t> sequences{1, 8, 64};
   double memory_fraction = 0.9;  ///< of what weights leave, for the KV cache
   uint32_t page_size = 64;

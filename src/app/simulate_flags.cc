@@ -100,6 +100,8 @@ void add_model_flags(CLI::App& command, SimulateFlags& flags) {
       ->type_name("DIR");
   add_choice(command, "--quantization", flags.quantization,
              "Counts projections in these bits: " + joined_enum_names<model::Quantization>() + ".");
+  add_choice(command, "--kv-cache-dtype", flags.kv_dtype,
+             "Counts the KV cache in these bits: " + joined_enum_names<tensor::KvDType>() + ".");
   add_number(command, "--context-length", flags.context_length, {0, kTokens.high},
              "Sets the tokens of a sequence that shall fit; 0: the model's context.");
   add_list(command, "--sequences", flags.sequences, {1, 1 << 20},

@@ -11,7 +11,6 @@
 namespace millrace::cpu {
 namespace {
 
-constexpr int32_t kInt8ScaleChannels = 32;
 constexpr float kMaxInt8 = 127.0f;
 constexpr float kMaxE4M3 = 448.0f;
 /// Values whose largest magnitude is below this become zero, so that no scale is subnormal.
@@ -47,7 +46,7 @@ float largest_magnitude(std::span<const float> values) {
 }  // namespace
 
 int32_t scale_channels_of(tensor::KvDType dtype, int32_t fp8_channels) {
-  return dtype == tensor::KvDType::kInt8 ? kInt8ScaleChannels : fp8_channels;
+  return dtype == tensor::KvDType::kInt8 ? tensor::kInt8ScaleChannels : fp8_channels;
 }
 
 void encode_values(tensor::KvDType dtype, int32_t scale_channels, std::span<const float> values, std::byte* codes,

@@ -6,18 +6,12 @@
 #include "cpu/kv_codes.h"
 
 namespace millrace::cpu {
-namespace {
-
-constexpr int32_t kFp8ScaleChannels = 128;
-
-}  // namespace
-
 LatentCodeLayout::LatentCodeLayout(tensor::KvDType dtype, tensor::DType key_dtype, int32_t latent_dim, int32_t rope_dim)
     : dtype_(dtype),
       key_dtype_(key_dtype),
       latent_dim_(latent_dim),
       rope_dim_(rope_dim),
-      scale_channels_(scale_channels_of(dtype, kFp8ScaleChannels)) {
+      scale_channels_(scale_channels_of(dtype, tensor::kLatentScaleChannels)) {
   CHECK(dtype != tensor::KvDType::kAuto && latent_dim > 0 && rope_dim > 0, "codes of latents of {} and keys of {}",
         latent_dim, rope_dim);
 }

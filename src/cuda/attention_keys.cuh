@@ -74,16 +74,7 @@ struct BlockKeys<kDim, true> {
       const int part = min(chunk * 8 / kInt8ScaleChannels, last_part);
       const uint32_t scale = scales[(part * kBlockKeys + row % kBlockKeys) * 2 + row / kBlockKeys];
       const uint2 codes = *reinterpret_cast<const uint2*>(stage + i * 8);
-      uint4& to = *reinterpret_cast<uint4*>(tile + row * Tile::kRowBytes + chunk * 16);
-      if (is_int8) {
-        const float factor = __uint_as_float(scale << 16);
-        to = uint4{dequantize_int8_pair(codes.x, 0, factor), dequantize_int8_pair(codes.x, 1, factor),
-                   dequantize_int8_pair(codes.y, 0, factor), dequantize_int8_pair(codes.y, 1, factor)};
-      } else {
-        const uint32_t twice = scale | scale << 16;
-        to = uint4{dequantize_e4m3_pair(codes.x, 0, twice), dequantize_e4m3_pair(codes.x, 1, twice),
-                   dequantize_e4m3_pair(codes.y, 0, twice), dequantize_e4m3_pair(codes.y, 1, twice)};
-      }
+      *reinterpret_cast<uint4*>(tile + row * Tile::kRowBytes + chunk * 16) = dequantize_codes(is_int8, codes, scale);
     }
   }
 };

@@ -43,10 +43,14 @@ __device__ inline uint16_t* head_in_page(const DeviceKvCache& cache, uint32_t pa
          block * head_elements;
 }
 
+/// Returns a token in a page of latents, [latent_token_bytes].
+__device__ inline std::byte* latent_in_page(const DeviceKvCache& cache, uint32_t page, int32_t layer, int32_t token) {
+  return static_cast<std::byte*>(cache.data) + page * kv_page_bytes(cache) + layer * kv_layer_bytes(cache) +
+         static_cast<size_t>(token) * latent_token_bytes(cache);
+}
 /// Returns the indexer's key of a token in a page of latents, [channel_stride(index_dim)].
 __device__ inline uint16_t* index_key_in_page(const DeviceKvCache& cache, uint32_t page, int32_t layer, int32_t token) {
-  return head_in_page(cache, page, layer, KeyOrValue::kKey, 0) +
-         static_cast<size_t>(cache.page_size) * channel_stride(cache.head_dim) +
+  return reinterpret_cast<uint16_t*>(latent_in_page(cache, page, layer, cache.page_size)) +
          static_cast<size_t>(token) * channel_stride(cache.index_dim);
 }
 

@@ -61,7 +61,7 @@ inline constexpr int32_t kMaxHeadDim = 512;
 enum class KvElement : int32_t {
   kBf16,
   kInt8,  ///< a scale per 32 channels
-  kE4M3,  ///< a scale per head
+  kE4M3,  ///< a scale per head, or per 128 channels of a latent
 };
 /// KV pages: page p begins at data + p · kv_page_bytes. A page is bf16 [layer][K|V][kv_head][token][channel_stride], so
 /// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros. A layer of a page of latents
@@ -69,6 +69,8 @@ enum class KvElement : int32_t {
 /// [layer][state_values].
 ///
 /// A layer of codes is [K|V][kv_head][token][code_stride], then scales [kv_head][token][kv_scale_count][K|V] in bf16.
+/// A token of codes of a latent is [code_stride of latent_dim], the rotated key in bf16 [channel_stride], then scales
+/// in bf16 up to whole 16 bytes. An indexer's keys stay in bf16.
 struct DeviceKvCache {
   void* data = nullptr;
   int32_t layer_count = 0;
@@ -94,14 +96,30 @@ inline constexpr int32_t kInt8ScaleChannels = 32;
 [[nodiscard]] constexpr int32_t kv_scale_count(const DeviceKvCache& cache) {
   return cache.element == KvElement::kInt8 ? (cache.head_dim + kInt8ScaleChannels - 1) / kInt8ScaleChannels : 1;
 }
+/// Channels of a latent that share a scale of kE4M3.
+inline constexpr int32_t kLatentScaleChannels = 128;
+/// Returns the channels that share a scale in a cache of codes of latents.
+[[nodiscard]] constexpr int32_t latent_scale_channels(const DeviceKvCache& cache) {
+  return cache.element == KvElement::kInt8 ? kInt8ScaleChannels : kLatentScaleChannels;
+}
+/// Returns the bytes from the codes of a latent to its scales.
+[[nodiscard]] constexpr int32_t latent_scales_offset(const DeviceKvCache& cache) {
+  return code_stride(cache.latent_dim) + 2 * channel_stride(cache.head_dim - cache.latent_dim);
+}
+/// Returns the bytes of a latent with its rotated key in a page, a multiple of 16.
+[[nodiscard]] constexpr int32_t latent_token_bytes(const DeviceKvCache& cache) {
+  if (cache.element == KvElement::kBf16) return 2 * channel_stride(cache.head_dim);
+  const int32_t channels = latent_scale_channels(cache);
+  return latent_scales_offset(cache) + 2 * channel_stride((cache.latent_dim + channels - 1) / channels);
+}
 /// Returns the bytes of one layer of one page, a multiple of 16.
 [[nodiscard]] constexpr size_t kv_layer_bytes(const DeviceKvCache& cache) {
   if (cache.state_values > 0) return (static_cast<size_t>(cache.state_values) + 3) / 4 * 16;
   const auto page_size = static_cast<size_t>(cache.page_size);
   const size_t tokens = static_cast<size_t>(cache.kv_head_count) * page_size;
-  const auto stride = static_cast<size_t>(channel_stride(cache.head_dim));
-  if (cache.latent_dim > 0) return 2 * page_size * (stride + static_cast<size_t>(channel_stride(cache.index_dim)));
-  if (cache.element == KvElement::kBf16) return 4 * tokens * stride;
+  if (cache.latent_dim > 0)
+    return page_size * static_cast<size_t>(latent_token_bytes(cache) + 2 * channel_stride(cache.index_dim));
+  if (cache.element == KvElement::kBf16) return 4 * tokens * static_cast<size_t>(channel_stride(cache.head_dim));
   const auto token_bytes = static_cast<size_t>(2 * code_stride(cache.head_dim) + 4 * kv_scale_count(cache));
   return (tokens * token_bytes + 15) / 16 * 16;
 }

@@ -7,12 +7,15 @@
 namespace millrace::cuda {
 namespace {
 
+static_assert(kInt8ScaleChannels == tensor::kInt8ScaleChannels);
+static_assert(kLatentScaleChannels == tensor::kLatentScaleChannels);
+
 /// Alignment of the words that copy_pages moves.
 constexpr size_t kHostPageAlignment = 16;
 
-/// Returns what pages of a cache store. Latents and states keep their own dtypes.
+/// Returns what pages of a cache store. States keep their own dtype.
 KvElement element_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
-  if (stored == tensor::KvDType::kAuto || shape.latent_dim > 0 || shape.state_values > 0) return KvElement::kBf16;
+  if (stored == tensor::KvDType::kAuto || shape.state_values > 0) return KvElement::kBf16;
   return stored == tensor::KvDType::kInt8 ? KvElement::kInt8 : KvElement::kE4M3;
 }
 

@@ -30,7 +30,8 @@ constexpr uint32_t kCodedFaultBits = 0x7E800000u;  // 2^126
 constexpr float kMinCodedMagnitude = 0x1p-100f;
 
 /// Returns the bits of the largest magnitude of values [first, end), to every lane.
-__device__ inline uint32_t largest_magnitude_bits(const float* values, int32_t first, int32_t end, int lane) {
+template <class Values>
+__device__ uint32_t largest_magnitude_bits(const Values& values, int32_t first, int32_t end, int lane) {
   uint32_t largest = 0;
   for (int32_t i = first + lane; i < end; i += kLanes) {
     largest = max(largest, __float_as_uint(values[i]) & 0x7FFFFFFFu);
@@ -49,15 +50,23 @@ __device__ inline uint8_t e4m3_code(float value) {
   return static_cast<uint8_t>((word >> 24 & 0x80u) | min((rounded >> 20) - kExponentOffset, 0x7Eu));
 }
 
-/// Encodes a key or a value [head_dim]; one warp. Scales lie two elements apart. The scale of channels with a magnitude
-/// of 2^126 or more, or a NaN, is NaN.
-__device__ inline void encode(const DeviceKvCache& cache, const float* values, int lane, uint8_t* codes,
-                              uint16_t* scales) {
-  const bool is_int8 = cache.element == KvElement::kInt8;
-  const int32_t width = is_int8 ? kInt8ScaleChannels : cache.head_dim;
-  for (int32_t part = 0; part < kv_scale_count(cache); ++part) {
-    const int32_t first = part * width;
-    const int32_t end = min(first + width, cache.head_dim);
+/// Where a key, a value or a latent becomes codes: `count` channels, of which `scale_channels` share a scale. Scales
+/// lie `scale_stride` elements apart.
+struct CodesOut {
+  uint8_t* codes = nullptr;  // [code_stride of count]
+  uint16_t* scales = nullptr;
+  int32_t count = 0;
+  int32_t scale_channels = 0;
+  int32_t scale_stride = 1;
+};
+
+/// Encodes values [count]; one warp. The scale of channels with a magnitude of 2^126 or more, or a NaN, is NaN.
+template <class Values>
+__device__ void encode(KvElement element, const Values& values, int lane, const CodesOut& out) {
+  const bool is_int8 = element == KvElement::kInt8;
+  int32_t part = 0;
+  for (int32_t first = 0; first < out.count; first += out.scale_channels, ++part) {
+    const int32_t end = min(first + out.scale_channels, out.count);
     const uint32_t bits = largest_magnitude_bits(values, first, end, lane);
     const float largest = __uint_as_float(bits);
     uint32_t scale = 0;
@@ -71,11 +80,11 @@ __device__ inline void encode(const DeviceKvCache& cache, const float* values, i
     const float divisor = bf16_to_float(static_cast<uint16_t>(scale));
     for (int32_t i = first + lane; i < end; i += kLanes) {
       const float value = has_codes ? values[i] / divisor : 0.0f;
-      codes[i] = is_int8 ? static_cast<uint8_t>(static_cast<int32_t>(rintf(value))) : e4m3_code(value);
+      out.codes[i] = is_int8 ? static_cast<uint8_t>(static_cast<int32_t>(rintf(value))) : e4m3_code(value);
     }
-    if (lane == 0) scales[2 * part] = static_cast<uint16_t>(scale);
+    if (lane == 0) out.scales[part * out.scale_stride] = static_cast<uint16_t>(scale);
   }
-  for (int32_t i = cache.head_dim + lane; i < code_stride(cache.head_dim); i += kLanes) codes[i] = 0;
+  for (int32_t i = out.count + lane; i < code_stride(out.count); i += kLanes) out.codes[i] = 0;
 }
 
 /// Stores a key and a value as codes; one warp. A value with a fault becomes zeros with a NaN key, as in bf16.
@@ -86,8 +95,9 @@ __device__ inline void store_codes(const DeviceKvCache& cache, const CodedToken&
   auto* const scales = reinterpret_cast<uint16_t*>(data + token.scales);
   uint8_t* const value_codes = codes + coded_value_offset(cache);
   if (largest_magnitude_bits(value, 0, cache.head_dim, lane) < kCodedFaultBits) {
-    encode(cache, key, lane, codes, scales);
-    encode(cache, value, lane, value_codes, scales + 1);
+    const int32_t width = cache.element == KvElement::kInt8 ? kInt8ScaleChannels : cache.head_dim;
+    encode(cache.element, key, lane, {codes, scales, cache.head_dim, width, 2});
+    encode(cache.element, value, lane, {value_codes, scales + 1, cache.head_dim, width, 2});
     return;
   }
   for (int32_t i = lane; i < code_stride(cache.head_dim); i += kLanes) codes[i] = value_codes[i] = 0;
@@ -109,6 +119,18 @@ __device__ inline uint32_t dequantize_int8_pair(uint32_t word, uint32_t i, float
 __device__ inline uint32_t dequantize_e4m3_pair(uint32_t word, uint32_t i, uint32_t scales) {
   constexpr uint32_t kMinusZeros = 0x80008000u;
   return fma_bf16x2(e4m3_pair_to_bf16(word, i), scales, kMinusZeros);
+}
+
+/// Returns eight codes times a scale in bf16.
+__device__ inline uint4 dequantize_codes(bool is_int8, uint2 codes, uint32_t scale) {
+  if (is_int8) {
+    const float factor = __uint_as_float(scale << 16);
+    return uint4{dequantize_int8_pair(codes.x, 0, factor), dequantize_int8_pair(codes.x, 1, factor),
+                 dequantize_int8_pair(codes.y, 0, factor), dequantize_int8_pair(codes.y, 1, factor)};
+  }
+  const uint32_t twice = scale | scale << 16;
+  return uint4{dequantize_e4m3_pair(codes.x, 0, twice), dequantize_e4m3_pair(codes.x, 1, twice),
+               dequantize_e4m3_pair(codes.y, 0, twice), dequantize_e4m3_pair(codes.y, 1, twice)};
 }
 
 }  // namespace millrace::cuda

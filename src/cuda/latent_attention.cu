@@ -55,29 +55,44 @@ __global__ void __launch_bounds__(kQueryThreads) split_queries_kernel(QueryParam
   }
 }
 
-using SmallTile = LatentTile<128, 192>;
-using LargeTile = LatentTile<kMaxLatentDim, kMaxLatentKeyDim>;
-template <int kPairs>
-using SmallWideTile = WideLatentTile<2, 3, kPairs>;
-template <int kPairs>
-using LargeWideTile = WideLatentTile<8, 9, kPairs>;
-static_assert(SmallWideTile<16>::kLatent == SmallTile::kLatent && LargeWideTile<16>::kLatent == LargeTile::kLatent);
+template <bool kCoded>
+using SmallTile = LatentTile<128, 192, kCoded>;
+template <bool kCoded>
+using LargeTile = LatentTile<kMaxLatentDim, kMaxLatentKeyDim, kCoded>;
+template <int kPairs, bool kCoded>
+using SmallWideTile = WideLatentTile<2, 3, kPairs, kCoded>;
+template <int kPairs, bool kCoded>
+using LargeWideTile = WideLatentTile<8, 9, kPairs, kCoded>;
+static_assert(SmallWideTile<16, false>::kLatent == SmallTile<false>::kLatent &&
+              LargeWideTile<16, false>::kLatent == LargeTile<false>::kLatent);
+/// The maximum bytes of a token of codes in a stage of either instruction.
+constexpr int32_t kMaxSmallToken = SmallWideTile<16, true>::kMaxTokenBytes;
+constexpr int32_t kMaxLargeToken = LargeWideTile<16, true>::kMaxTokenBytes;
+static_assert(kMaxSmallToken <= SmallTile<true>::kRowBytes && kMaxLargeToken <= LargeTile<true>::kRowBytes);
 
 bool is_small(const tensor::LatentShape& shape) {
-  return shape.latent_dim <= SmallTile::kLatent && shape.key_dim() <= SmallTile::kKey;
+  return shape.latent_dim <= SmallTile<false>::kLatent && shape.key_dim() <= SmallTile<false>::kKey;
 }
 
 /// Calls use(tile) for the tile of a batch. Results do not depend on the pairs of a tile.
-template <class Use>
+template <bool kCoded = false, class Use>
 void with_tile(const tensor::LatentShape& shape, const BatchBounds& bounds, MatrixInstruction by, const Use& use) {
-  if (by == MatrixInstruction::kMma) return is_small(shape) ? use(SmallTile{}) : use(LargeTile{});
+  if (by == MatrixInstruction::kMma) return is_small(shape) ? use(SmallTile<kCoded>{}) : use(LargeTile<kCoded>{});
   const int64_t pairs = int64_t{bounds.sequence_rows} * shape.head_count;
   const auto choose = [&]<int kPairs>() {
-    return is_small(shape) ? use(SmallWideTile<kPairs>{}) : use(LargeWideTile<kPairs>{});
+    return is_small(shape) ? use(SmallWideTile<kPairs, kCoded>{}) : use(LargeWideTile<kPairs, kCoded>{});
   };
   if (pairs <= 16) return choose.template operator()<16>();
   if (pairs <= 32) return choose.template operator()<32>();
   choose.template operator()<64>();
+}
+
+/// Calls use(tile) for the tile of a batch over such a cache.
+template <class Use>
+void with_tile_of(const DeviceKvCache& cache, const tensor::LatentShape& shape, const BatchBounds& bounds,
+                  MatrixInstruction by, const Use& use) {
+  if (cache.element == KvElement::kBf16) return with_tile(shape, bounds, by, use);
+  with_tile<true>(shape, bounds, by, use);
 }
 
 /// The sizes of what blocks leave for each other.
@@ -183,11 +198,16 @@ void split_queries(cudaStream_t stream, const QueryParams& p) {
                                stream, p);
 }
 
-void check_shape(const tensor::LatentShape& shape) {
-  if (shape.latent_dim <= kMaxLatentDim && shape.key_dim() <= kMaxLatentKeyDim) return;
-  throw std::invalid_argument("latent attention: found latents of " + std::to_string(shape.latent_dim) +
-                              " and keys of " + std::to_string(shape.key_dim()) + " values, wanted at most " +
-                              std::to_string(kMaxLatentDim) + " and " + std::to_string(kMaxLatentKeyDim));
+void check_shape(const tensor::LatentShape& shape, const DeviceKvCache& cache) {
+  if (shape.latent_dim > kMaxLatentDim || shape.key_dim() > kMaxLatentKeyDim)
+    throw std::invalid_argument("latent attention: found latents of " + std::to_string(shape.latent_dim) +
+                                " and keys of " + std::to_string(shape.key_dim()) + " values, wanted at most " +
+                                std::to_string(kMaxLatentDim) + " and " + std::to_string(kMaxLatentKeyDim));
+  // Codes exceed values only where a latent is a small part of its key.
+  const int32_t room = is_small(shape) ? kMaxSmallToken : kMaxLargeToken;
+  if (cache.element != KvElement::kBf16 && latent_token_bytes(cache) > room)
+    throw std::invalid_argument("latent attention: found " + std::to_string(latent_token_bytes(cache)) +
+                                " bytes per latent in codes, wanted at most " + std::to_string(room));
 }
 
 /// The arguments of either op.
@@ -298,14 +318,14 @@ size_t sparse_latent_attention_workspace_bytes(const tensor::LatentShape& shape,
 }
 
 size_t latent_attention_shared_bytes(const tensor::LatentShape& shape) {
-  return is_small(shape) ? SmallTile::kSharedBytes : LargeTile::kSharedBytes;
+  return is_small(shape) ? SmallTile<false>::kSharedBytes : LargeTile<false>::kSharedBytes;
 }
 
 void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
                       const DeviceExpansion& expansion, const DeviceBatch& batch, const BatchBounds& bounds,
                       const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out, void* workspace,
                       size_t workspace_bytes) {
-  check_shape(shape);
+  check_shape(shape, cache);
   const PartialSizes sizes(shape, bounds, by);
   LatentParams params = params_of(shape, batch, cache, layer, workspace);
   params.split_rows = split_rows_of(sizes, bounds);
@@ -315,7 +335,7 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                                              sizes.total_bytes + sizes.bytes(params.split_rows), bounds.rows);
   for_slices(stream, {q, shape, rotary, expansion, out}, params, bounds.rows, slices, max_rows,
              [&](const LatentParams& a) {
-               with_tile(shape, bounds, by, [&](auto tile) {
+               with_tile_of(cache, shape, bounds, by, [&](auto tile) {
                  using Tile = decltype(tile);
                  if constexpr (Tile::kByWarpgroup) {
                    launch_wide_attention<Tile>(stream, a, bounds);
@@ -331,7 +351,7 @@ void sparse_latent_attention(cudaStream_t stream, const float* q, const tensor::
                              int32_t chosen_count, const DeviceBatch& batch, const BatchBounds& bounds,
                              const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out,
                              void* workspace, size_t workspace_bytes) {
-  check_shape(shape);
+  check_shape(shape, cache);
   const SparseSizes sizes(shape, chosen_count, by);
   LatentParams params = params_of(shape, batch, cache, layer, workspace);
   params.split_rows = 1;  // partial results of rows are counted row by row
@@ -342,7 +362,7 @@ void sparse_latent_attention(cudaStream_t stream, const float* q, const tensor::
   const SparseRows sparse{.chosen = chosen, .count = chosen_count, .splits = sizes.splits(bounds.rows)};
   for_slices(stream, {q, shape, rotary, expansion, out}, params, bounds.rows, slices, max_rows,
              [&](const LatentParams& a) {
-               with_tile(shape, {.sequence_rows = 1}, by, [&](auto tile) {
+               with_tile_of(cache, shape, {.sequence_rows = 1}, by, [&](auto tile) {
                  using Tile = decltype(tile);
                  if constexpr (Tile::kByWarpgroup) {
                    launch_sparse_wide_attention<Tile>(stream, a, sparse);

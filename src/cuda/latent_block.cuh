@@ -4,6 +4,7 @@
 // pairs against blocks of 32 latents. Both kernels by mma use it, so that a row's sums are the same instructions in the
 // same order.
 
+#include "cuda/latent_codes.cuh"
 #include "cuda/sparse_rows.cuh"
 
 namespace millrace::cuda {
@@ -12,12 +13,14 @@ namespace {
 constexpr int kTileRows = 2 * kWarpRows;  ///< pairs of row and head of a block
 constexpr int kQuarters = 4;              ///< warps that share 16 pairs: each has a quarter of the keys and channels
 constexpr int kLatentThreads = 2 * kQuarters * kLanes;
+constexpr int kBlockWarpKeys = kBlockKeys * kLanes / kLatentThreads;  ///< keys whose codes a warp copies
 
 /// The shared-memory layout for latents of up to kLatentDim values with keys of up to kKeyDim; further values are
-/// zeros.
-template <int kLatentDim, int kKeyDim>
+/// zeros. Where pages have codes, the second stage has the next block's, and the first one in bf16.
+template <int kLatentDim, int kKeyDim, bool kHasCodes>
 struct LatentTile {
   static constexpr bool kByWarpgroup = false;
+  static constexpr bool kCoded = kHasCodes;
   static constexpr int kLatent = kLatentDim;
   static constexpr int32_t kTileSplitKeys = kSplitKeys;
   static constexpr size_t kTotalBytes = 0;  ///< registers have room for the sums of earlier splits
@@ -96,18 +99,38 @@ __device__ void load_queries(const LatentParams& a, const LatentRows& rows, cons
   }
 }
 
+/// Returns the place of a warp's codes in a block.
+__device__ inline std::byte* own_codes(const KvSource& source, std::byte* codes, int warp, int warp_keys) {
+  return codes + warp * warp_keys * latent_token_bytes(source.cache);
+}
+
 /// Starts the copies of 32 latents with their keys, where each lane knows the offset of one. Missing ones become zeros.
 template <class Tile>
 __device__ void load_latents(const KvSource& source, size_t own_offset, std::byte* stage) {
-  const auto* const data = static_cast<const uint16_t*>(source.cache.data);
-  const int32_t stride = channel_stride(source.cache.head_dim);
-  for (int i = threadIdx.x; i < kBlockKeys * Tile::kChunks; i += kLatentThreads) {
-    const int key = i / Tile::kChunks;
-    const int chunk = i % Tile::kChunks;
-    const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
-    const bool known = offset != kNoKey && chunk * 8 < stride;
-    copy_async(stage + key * Tile::kRowBytes + chunk * 16, data + (known ? offset + chunk * 8 : 0), known ? 16 : 0);
+  if constexpr (Tile::kCoded) {
+    const int warp = threadIdx.x / kLanes;
+    load_coded_latents<kBlockWarpKeys>(source.cache, own_offset, warp * kBlockWarpKeys,
+                                       own_codes(source, stage, warp, kBlockWarpKeys));
+  } else {
+    const auto* const data = static_cast<const std::byte*>(source.cache.data);
+    const int32_t stride = channel_stride(source.cache.head_dim);
+    for (int i = threadIdx.x; i < kBlockKeys * Tile::kChunks; i += kLatentThreads) {
+      const int key = i / Tile::kChunks;
+      const int chunk = i % Tile::kChunks;
+      const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
+      const bool known = offset != kNoKey && chunk * 8 < stride;
+      copy_async(stage + key * Tile::kRowBytes + chunk * 16, data + (known ? offset + chunk * 16 : 0), known ? 16 : 0);
+    }
   }
+}
+
+/// Brings a block of codes to bf16. Other threads may read it after a barrier.
+template <class Tile>
+__device__ void dequantize_block(const KvSource& source, std::byte* codes, std::byte* block) {
+  const int warp = threadIdx.x / kLanes;
+  dequantize_latents<kBlockWarpKeys, Tile::kChunks>(
+      source.cache, own_codes(source, codes, warp, kBlockWarpKeys),
+      [&](int key, int chunk) { return block + (warp * kBlockWarpKeys + key) * Tile::kRowBytes + chunk * 16; });
 }
 
 /// Computes the scores of a warp's 16 pairs and its quarter of the keys, and stores them for the warps that share the
@@ -197,17 +220,21 @@ __device__ void walk_latents(const LatentParams& a, const LatentRows& rows, int3
     sees.last_visible[i] = rows.position(a, rows.first + group * kWarpRows + lane / 4 + i * 8);
   load_queries<Tile, kTileRows, kLatentThreads>(
       a, rows, [&](int own, int chunk) { return queries + own * Tile::kRowBytes + chunk * 16; });
-  load_latents<Tile>(source, latent_offset(source, rows.chosen, begin + lane), stages);
+  const auto copied_to = [&](int32_t key) {
+    return stages + (Tile::kCoded ? 1 : (key - begin) / kBlockKeys % 2) * Tile::kStageBytes;
+  };
+  load_latents<Tile>(source, latent_offset(source, rows.chosen, begin + lane), copied_to(begin));
   commit_copies();
   size_t next_offset = latent_offset(source, rows.chosen, begin + kBlockKeys + lane);
   for (int32_t key = begin; key < end; key += kBlockKeys) {
-    const std::byte* const stage = stages + (key - begin) / kBlockKeys % 2 * Tile::kStageBytes;
+    const std::byte* const stage = Tile::kCoded ? stages : copied_to(key);
     wait_copies<0>();
-    __syncthreads();  // no warp reads the other stage or the scores any more
+    __syncthreads();  // no warp reads the other stage, the block in bf16 or the scores any more
+    if constexpr (Tile::kCoded) dequantize_block<Tile>(source, copied_to(key), stages);
     const int32_t next = key + kBlockKeys;
-    if (next < end)
-      load_latents<Tile>(source, next_offset, stages + (next - begin) / kBlockKeys % 2 * Tile::kStageBytes);
+    if (next < end) load_latents<Tile>(source, next_offset, copied_to(next));
     commit_copies();
+    if constexpr (Tile::kCoded) __syncthreads();
     next_offset = latent_offset(source, rows.chosen, next + kBlockKeys + lane);
     score_quarter<Tile>(queries + group * kWarpRows * Tile::kRowBytes, stage, lane, quarter, scores);
     __syncthreads();

@@ -21,10 +21,11 @@ constexpr int kWarpKeys = kWideKeys * kLanes / kWideThreads;  ///< keys that a w
 static_assert(kWideSplitKeys % kWideKeys == 0);
 
 /// The shared-memory layout for latents of up to kValuePanels · 64 values with keys of up to kKeyPanels · 64; further
-/// values are zeros. A panel has 64 channels of all rows, with the 128-byte swizzle.
-template <int kValuePanels, int kKeyPanels, int kPairCount>
+/// values are zeros. A panel has 64 channels of all rows, with the 128-byte swizzle. Stages of codes: LatentTile.
+template <int kValuePanels, int kKeyPanels, int kPairCount, bool kHasCodes>
 struct WideLatentTile {
   static constexpr bool kByWarpgroup = true;
+  static constexpr bool kCoded = kHasCodes;
   static constexpr int kPairs = kPairCount;
   static constexpr int kLatent = kValuePanels * kStepInputs;
   static constexpr int32_t kTileSplitKeys = kWideSplitKeys;
@@ -37,6 +38,7 @@ struct WideLatentTile {
   static constexpr int kPairTiles = kPairs / 8;
   static constexpr int kKeyPanelBytes = kWideKeys * kStepRowBytes;
   static constexpr int kStageBytes = kKeyPanels * kKeyPanelBytes;
+  static constexpr int32_t kMaxTokenBytes = kStageBytes / kWideKeys;  ///< of codes
   static constexpr int kQueryPanelBytes = kPairs * kStepRowBytes;
   static constexpr int kQueriesAt = 2 * kStageBytes;
   static constexpr int kProbabilitiesAt = kQueriesAt + kKeyPanels * kQueryPanelBytes;  ///< [pair][key]
@@ -125,18 +127,31 @@ __device__ inline size_t wide_key_offset(const KvSource& source, const int32_t* 
 /// Starts the copies of a block of latents with their keys. Missing ones become zeros.
 template <class Tile>
 __device__ void load_wide_latents(const KvSource& source, size_t own_offset, std::byte* stage) {
-  const auto* const data = static_cast<const uint16_t*>(source.cache.data);
-  const int32_t stride = channel_stride(source.cache.head_dim);
-  const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
-  for (int i = lane; i < kWarpKeys * Tile::kChunks; i += kLanes) {
-    const int key = i / Tile::kChunks;
-    const int chunk = i % Tile::kChunks;
-    const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
-    const bool known = offset != kNoKey && chunk * 8 < stride;
-    std::byte* const to = stage + chunk / 8 * Tile::kKeyPanelBytes + chunk_offset(warp * kWarpKeys + key, chunk % 8);
-    copy_async(to, data + (known ? offset + chunk * 8 : 0), known ? 16 : 0);
+  if constexpr (Tile::kCoded) {
+    load_coded_latents<kWarpKeys>(source.cache, own_offset, 0, own_codes(source, stage, warp, kWarpKeys));
+  } else {
+    const auto* const data = static_cast<const std::byte*>(source.cache.data);
+    const int32_t stride = channel_stride(source.cache.head_dim);
+    for (int i = threadIdx.x % kLanes; i < kWarpKeys * Tile::kChunks; i += kLanes) {
+      const int key = i / Tile::kChunks;
+      const int chunk = i % Tile::kChunks;
+      const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
+      const bool known = offset != kNoKey && chunk * 8 < stride;
+      std::byte* const to = stage + chunk / 8 * Tile::kKeyPanelBytes + chunk_offset(warp * kWarpKeys + key, chunk % 8);
+      copy_async(to, data + (known ? offset + chunk * 16 : 0), known ? 16 : 0);
+    }
   }
+}
+
+/// Brings a block of codes to bf16; contract: dequantize_block.
+template <class Tile>
+__device__ void dequantize_wide_block(const KvSource& source, std::byte* codes, std::byte* block) {
+  const int warp = threadIdx.x / kLanes;
+  dequantize_latents<kWarpKeys, Tile::kChunks>(
+      source.cache, own_codes(source, codes, warp, kWarpKeys), [&](int key, int chunk) {
+        return block + chunk / 8 * Tile::kKeyPanelBytes + chunk_offset(warp * kWarpKeys + key, chunk % 8);
+      });
 }
 
 /// Computes the scores [key][pair] of a block of keys and this warpgroup's pairs.
@@ -258,19 +273,24 @@ __device__ void walk_wide_latents(const LatentParams& a, const LatentRows& rows,
   for_own_pairs<Tile>(
       [&](int tile, int i) { last_visible[tile][i] = rows.position(a, rows.first + me.own_pair<Tile>(tile) + i); });
   const auto start = [&](int32_t key, size_t offset) {
-    if (key < end) load_wide_latents<Tile>(source, offset, Tile::stage((key - begin) / kWideKeys % 2));
+    const int stage = Tile::kCoded ? 1 : (key - begin) / kWideKeys % 2;
+    if (key < end) load_wide_latents<Tile>(source, offset, Tile::stage(stage));
     commit_copies();
   };
   start(begin, wide_key_offset(source, rows.chosen, begin));
-  start(begin + kWideKeys, wide_key_offset(source, rows.chosen, begin + kWideKeys));
+  if constexpr (!Tile::kCoded) start(begin + kWideKeys, wide_key_offset(source, rows.chosen, begin + kWideKeys));
   load_queries<Tile, Tile::kPairs, kWideThreads>(a, rows, [](int own, int chunk) {
     return Tile::queries() + chunk / 8 * Tile::kQueryPanelBytes + chunk_offset(own, chunk % 8);
   });
   for (int32_t key = begin; key < end; key += kWideKeys) {
-    const std::byte* const stage = Tile::stage((key - begin) / kWideKeys % 2);
-    const int32_t later = key + 2 * kWideKeys;
+    const std::byte* const stage = Tile::stage(Tile::kCoded ? 0 : (key - begin) / kWideKeys % 2);
+    const int32_t later = key + (Tile::kCoded ? 1 : 2) * kWideKeys;
     const size_t later_offset = wide_key_offset(source, rows.chosen, later);
-    wait_copies<1>();
+    wait_copies<Tile::kCoded ? 0 : 1>();
+    if constexpr (Tile::kCoded) {
+      dequantize_wide_block<Tile>(source, Tile::stage(1), Tile::stage(0));
+      start(later, later_offset);
+    }
     fence_async_proxy();
     __syncthreads();
     float scores[Tile::kOwnTiles][4] = {};
@@ -281,7 +301,7 @@ __device__ void walk_wide_latents(const LatentParams& a, const LatentRows& rows,
     scale_wide_acc<Tile>(me, state);
     add_wide_latents<Tile>(me, stage, state);
     __syncthreads();  // no warp reads the stage, the probabilities or the factors any more
-    start(later, later_offset);
+    if constexpr (!Tile::kCoded) start(later, later_offset);
     const int32_t next = key + kWideKeys;
     if (next % kWideSplitKeys == 0 || next >= end) end_split(next);
   }

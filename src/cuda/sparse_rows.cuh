@@ -92,13 +92,14 @@ struct SparseRows {
   }
 };
 
-/// Returns the offset of the key that is number `key` of those that rows see; contract: key_offset.
+/// Returns the byte offset of the key that is number `key` of those that rows see; rules: key_offset.
 __device__ inline size_t latent_offset(const KvSource& source, const int32_t* chosen, int32_t key) {
-  if (chosen == nullptr || key >= source.limit) return key_offset(source, key);
-  const int32_t token = chosen[key];
-  return key_offset(
-      {.cache = source.cache, .pages = source.pages, .layer = source.layer, .head = source.head, .limit = token + 1},
-      token);
+  if (key >= source.limit) return kNoKey;
+  const int32_t token = chosen == nullptr ? key : chosen[key];
+  const int32_t page_size = source.cache.page_size;
+  const std::byte* const found =
+      latent_in_page(source.cache, source.pages[token / page_size], source.layer, token % page_size);
+  return static_cast<size_t>(found - static_cast<const std::byte*>(source.cache.data));
 }
 
 }  // namespace

@@ -94,14 +94,4 @@ bool needs(const ModelConfig& config, Feature feature) {
   }
 }
 
-Result<void> check_kv_dtype(const ModelConfig& config, tensor::KvDType wanted, const tensor::Backend& backend) {
-  if (wanted == tensor::KvDType::kAuto || backend.computes(Feature::kLatentCodes) ||
-      !needs(config, Feature::kLatentAttention))
-    return {};
-  return make_error(
-      ErrorCode::kInvalidArgument,
-      "--kv-cache-dtype {}: {}: does not compute {}, and {} caches latents; wanted auto or another device",
-      enum_name(wanted), backend.description(), enum_name(Feature::kLatentCodes), config.architecture);
-}
-
 }  // namespace millrace::model

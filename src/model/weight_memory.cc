@@ -155,16 +155,22 @@ WeightMemory weight_memory(const ModelConfig& config, StageSpan span, const Rank
   return memory_of_rank(config, span, stage_tensors(config, span), layout, kept_bits);
 }
 
-double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count) {
+double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count, tensor::KvDType stored) {
   if (!config.layer(layer).attends || config.layer(layer).attention.keys_of) return 0;
   const AttentionConfig& attention = config.layer(layer).attention;
   constexpr double kBytes = kPlainBits / 8;
+  const auto stored_bytes = [&](int32_t channels, int32_t fp8_channels) {
+    if (stored == tensor::KvDType::kAuto) return kBytes * channels;
+    const int32_t per_scale = stored == tensor::KvDType::kInt8 ? tensor::kInt8ScaleChannels : fp8_channels;
+    return channels + kBytes * ((channels + per_scale - 1) / per_scale);
+  };
   if (attention.latent) {
-    const auto& indexer = attention.latent->indexer;
-    return kBytes * (attention.latent->latent_dim + attention.latent->rope_dim + (indexer ? indexer->head_dim : 0));
+    const LatentConfig& latent = *attention.latent;
+    return stored_bytes(latent.latent_dim, tensor::kLatentScaleChannels) +
+           kBytes * (latent.rope_dim + (latent.indexer ? latent.indexer->head_dim : 0));
   }
   const int32_t heads = std::max(1, attention.kv_head_count / rank_count);
-  return 2 * kBytes * heads * attention.head_dim;
+  return 2 * heads * stored_bytes(attention.head_dim, attention.head_dim);
 }
 
 }  // namespace millrace::model

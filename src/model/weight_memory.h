@@ -6,6 +6,7 @@
 #include "model/layer_range.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
+#include "tensor/kv_dtype.h"
 
 /// The memory that a model takes on devices, from its config.json alone.
 namespace millrace::model {
@@ -37,8 +38,9 @@ struct WeightMemory {
 [[nodiscard]] WeightMemory weight_memory(const ModelConfig& config, StageSpan span, const RankLayout& layout,
                                          int32_t kept_bits);
 
-/// Returns the bytes of the keys and values, or of the latent, of one token in a layer's cache, in 16 bits; 0 for a
-/// layer with a state in their place.
-[[nodiscard]] double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count);
+/// Returns the bytes of the keys and values, or of the latent, of one token in a layer's cache, without padding; 0 for
+/// a layer with a state in their place. What has no codes takes 16 bits.
+[[nodiscard]] double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count,
+                                           tensor::KvDType stored = tensor::KvDType::kAuto);
 
 }  // namespace millrace::model

@@ -36,7 +36,6 @@ enum class Feature : uint8_t {
   kExpertBiases,        ///< ExpertPacker::add_biases
   kF32Weights,          ///< pack_f32
   kGatedSums,           ///< add_gated_sums
-  kLatentCodes,         ///< caches of latents in 8 bits
 };
 
 /// The features by the names that messages have for them.
@@ -68,7 +67,6 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kExpertBiases, "experts with biases"},
     {Feature::kF32Weights, "routers in f32"},
     {Feature::kGatedSums, "shared experts with a gate"},
-    {Feature::kLatentCodes, "latents in 8 bits"},
 };
 constexpr std::span<const EnumName<Feature>> enum_names(Feature) {
   return kFeatureNames;

@@ -7,7 +7,7 @@
 
 namespace millrace::tensor {
 
-/// What a KV cache stores of keys and values: the compute dtype, or codes of 8 bits with scales.
+/// What a KV cache stores of keys, values and latents: the compute dtype, or codes of 8 bits with scales in bf16.
 enum class KvDType : uint8_t { kAuto, kFp8E4M3, kInt8 };
 
 inline constexpr EnumName<KvDType> kKvDTypeNames[] = {
@@ -18,5 +18,10 @@ inline constexpr EnumName<KvDType> kKvDTypeNames[] = {
 constexpr std::span<const EnumName<KvDType>> enum_names(KvDType) {
   return kKvDTypeNames;
 }
+
+/// Channels that share a scale of kInt8.
+inline constexpr int32_t kInt8ScaleChannels = 32;
+/// Channels of a latent that share a scale of kFp8E4M3. A key or a value has one scale.
+inline constexpr int32_t kLatentScaleChannels = 128;
 
 }  // namespace millrace::tensor

@@ -64,12 +64,14 @@ std::vector<int32_t> sizes(const std::optional<Ranges>& ranges) {
 }
 
 /// Writes a config.json and a cluster file, and returns the report's outcome.
-Result<void> report(const test::TemporaryFolder& folder, const std::string& config, const std::string& cluster) {
+Result<void> report(const test::TemporaryFolder& folder, const std::string& config, const std::string& cluster,
+                    tensor::KvDType kv_dtype = tensor::KvDType::kAuto) {
   folder.write("config.json", config);
   folder.write("cluster.json", cluster);
   SimulateFlags flags;
   flags.cluster = folder.path() / "cluster.json";
   flags.model_path = folder.path();
+  flags.kv_dtype = kv_dtype;
   flags.result_file = folder.path() / "report.json";
   return report_model(flags);
 }
@@ -134,6 +136,36 @@ TEST_CASE("the stages that DeepSeek needs follow from memory") {
   REQUIRE(capacity.token_seconds(ranges) == Approx(2 * read / 4e12));
 }
 
+TEST_CASE("caches of 8 bits count in the needs of a model") {
+  const model::StageSpan whole{.layers = {0, 36}, .first = true, .last = true};
+  const auto bytes_of = [&](const model::ModelConfig& config, model::StageSpan span, tensor::KvDType stored,
+                            uint32_t tokens) {
+    return ModelCapacity(config, device_of(141, 4), {.kv_dtype = stored}).sequence_bytes(span, tokens);
+  };
+  // Heads of 64 channels; windows keep three pages of 64 tokens.
+  const model::ModelConfig heads = model::parse_config(kGptOss).value();
+  REQUIRE(bytes_of(heads, whole, tensor::KvDType::kInt8, 640) == Approx(18 * 2 * 8 * (64 + 4.0) * (640 + 192)));
+  REQUIRE(bytes_of(heads, whole, tensor::KvDType::kFp8E4M3, 640) == Approx(18 * 2 * 8 * (64 + 2.0) * (640 + 192)));
+  // Rotated keys of latents have 16 bits.
+  const model::ModelConfig latents = model::parse_config(kDeepSeek).value();
+  const model::StageSpan layer{.layers = {10, 11}, .first = false, .last = false};
+  REQUIRE(bytes_of(latents, layer, tensor::KvDType::kInt8, 64) == Approx(64 * (512 + 32 + 128.0)));
+  REQUIRE(bytes_of(latents, layer, tensor::KvDType::kFp8E4M3, 64) == Approx(64 * (512 + 8 + 128.0)));
+  // States have 32 bits.
+  const model::ModelConfig states = model::parse_config(kQwen3Next).value();
+  const model::StageSpan mixer{.layers = {0, 1}, .first = false, .last = false};
+  const double state = bytes_of(states, mixer, tensor::KvDType::kAuto, 64);
+  REQUIRE(state > 0);
+  REQUIRE(bytes_of(states, mixer, tensor::KvDType::kInt8, 64) == state);
+  // More tokens fit the same devices.
+  const ModelCapacity plain(latents, device_of(141, 4), {});
+  const ModelCapacity coded(latents, device_of(141, 4), {.kv_dtype = tensor::KvDType::kInt8});
+  const Ranges ranges = even(latents, 13);
+  REQUIRE(coded.max_tokens(ranges, 64) == Approx(plain.max_tokens(ranges, 64) * 1152.0 / 672).epsilon(0.001));
+  REQUIRE(coded.fewest_by_memory({.sequences = 64, .tokens = 80000})->size() <
+          plain.fewest_by_memory({.sequences = 64, .tokens = 80000})->size());
+}
+
 TEST_CASE("Kimi K2 needs more than DeepSeek and ranks divide it") {
   const model::ModelConfig config = model::parse_config(kKimi).value();
   const model::StageSpan whole{.layers = {0, 61}, .first = true, .last = true};
@@ -179,6 +211,8 @@ TEST_CASE("a report needs a known model and a described device") {
   REQUIRE_THAT(read_text_file(folder.path() / "report.json").value(),
                Mentions(R"("parameters":671026419200)", R"("cache_bytes_per_token":70272)", R"("stages_for_weights":1)",
                         R"("tokens":163840)"));
+  REQUIRE_FALSE(report(folder, kDeepSeek, device, tensor::KvDType::kFp8E4M3).has_error());
+  REQUIRE_THAT(read_text_file(folder.path() / "report.json").value(), Mentions(R"("cache_bytes_per_token":39528)"));
   const auto message = [&](const std::string& config, const std::string& cluster) {
     const auto reported = report(folder, config, cluster);
     return reported.has_error() ? reported.error().message : "accepted";

@@ -321,7 +321,6 @@ TEST_CASE("attention over chosen latents of 8 bits has equal bits") {
     const IndexedWeights weights = random_indexed_weights(random, sizes, true);
     IndexedSequence sequence = random_indexed(random, sizes, length);
     for (const CodedBackend& each : coded_backends()) {
-      if (!each.backend->computes(tensor::Feature::kLatentCodes)) continue;
       INFO(each.name << ", " << sizes.indexer.chosen_count << " chosen");
       const DType dtype = each.backend->compute_dtype();
       sequence.chunks = {length};
@@ -356,7 +355,6 @@ TEST_CASE("codes of latents leave what an indexer chooses") {
     choices[backend.kv_format()] = IndexedFeeder(backend, sizes, weights).feed({sequence}, 1)[0].chosen;
   });
   for (const CodedBackend& each : coded_backends()) {
-    if (!each.backend->computes(tensor::Feature::kLatentCodes)) continue;
     INFO(each.name);
     const std::string format = each.backend->kv_format();
     const auto found = choices.find(format.substr(0, format.find(" kv ")));

@@ -1,4 +1,4 @@
-// Latent attention over a cache of 8-bit codes, on every backend that has them.
+// Latent attention over a cache of 8-bit codes, on every backend.
 
 #include <algorithm>
 #include <cmath>
@@ -19,11 +19,10 @@ double coded_error(KvDType stored) {
   return stored == KvDType::kInt8 ? 0.03 : 0.06;
 }
 
-/// Calls body(backend) for each backend whose cache has codes of latents.
+/// Calls body(backend) for each backend with a cache of codes.
 template <class Body>
 void for_each_coded(const Body& body) {
   for (const CodedBackend& each : coded_backends()) {
-    if (!each.backend->computes(tensor::Feature::kLatentCodes)) continue;
     INFO(each.name);
     body(each);
   }
@@ -37,11 +36,12 @@ constexpr auto each_coded_backend = [](const auto& body) {
 }  // namespace
 
 TEST_CASE("latents of 8 bits agree with the reference") {
-  check_latents_near_reference(each_coded_backend, [](DType, KvDType stored) { return coded_error(stored); }, 200, 70);
+  check_latents_near_reference(each_coded_backend, [](DType, KvDType stored) { return coded_error(stored); }, 197, 70);
 }
 
 TEST_CASE("latents of 8 bits give equal bits however they are cut") {
-  check_latents_have_equal_bits(each_coded_backend, {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 200)}, 71);
+  check_latents_have_equal_bits(
+      each_coded_backend, {shape_of(4, 32, 16, 24, 32), shape_of(20, 16, 8, 16, 120), shape_of(3, 16, 8, 16, 43)}, 71);
 }
 
 TEST_CASE("faults in latents of 8 bits spoil only rows that see them") {
@@ -106,7 +106,9 @@ TEST_CASE("pages of latents in 8 bits have their bytes") {
                                  .page_count = 5,
                                  .latent_dim = 512};
       const auto tokens = static_cast<size_t>(3 * page_size);
-      const size_t token_bytes = 512 + 64 * element + (each.stored == KvDType::kInt8 ? 32 : 8);
+      // Tokens on a GPU are whole words of 16 bytes.
+      const size_t scale_bytes = each.stored == KvDType::kInt8 ? 32 : each.backend->is_host() ? 8 : 16;
+      const size_t token_bytes = 512 + 64 * element + scale_bytes;
       REQUIRE(each.backend->kv_page_bytes(shape) == tokens * token_bytes);
       REQUIRE(each.backend->make_kv_cache(shape)->page_bytes() == tokens * token_bytes);
       shape.index_dim = 128;

@@ -6,8 +6,10 @@
 #include <memory>
 #include <numeric>
 
+#include "cpu/kv_codes.h"
 #include "cuda/device_array.h"
 #include "cuda/emulator/emulator.h"
+#include "cuda_backend/plain_rows.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -28,6 +30,28 @@ struct LatentCall {
   int32_t slice_rows = 0;    ///< for which the scratch has room at a time; 0: all
   int32_t chosen_count = 0;  ///< rows at positions from it on see as many tokens, the first ones; 0: all rows see all
 };
+
+tensor::KvDType dtype_of(cuda::KvElement element) {
+  return element == cuda::KvElement::kInt8 ? tensor::KvDType::kInt8 : tensor::KvDType::kFp8E4M3;
+}
+
+/// Writes a latent and its key in bf16 [latent_dim + rope_dim] as a token of codes.
+void write_codes(const cuda::DeviceKvCache& cache, const uint16_t* from, std::byte* token) {
+  Values latent(from, from + cache.latent_dim);
+  std::transform(from, from + cache.latent_dim, latent.begin(), cuda::to_float);
+  cpu::encode_values(dtype_of(cache.element), cuda::latent_scale_channels(cache), latent, token,
+                     token + cuda::latent_scales_offset(cache));
+  std::copy(from + cache.latent_dim, from + cache.head_dim, cuda::bf16(token + cuda::code_stride(cache.latent_dim)));
+}
+
+/// Replaces a latent in bf16 by the values of its codes.
+void read_codes(const cuda::DeviceKvCache& cache, const std::byte* token, uint16_t* to) {
+  const uint16_t* const scales = cuda::bf16(token + cuda::latent_scales_offset(cache));
+  for (int32_t i = 0; i < cache.latent_dim; ++i) {
+    const float scale = cuda::to_float(scales[i / cuda::latent_scale_channels(cache)]);
+    to[i] = cuda::to_bf16(cuda::code_number(cache.element, static_cast<uint8_t>(token[i])) * scale);
+  }
+}
 
 /// Sequences of one cache, which is filled with them.
 class LatentBatch {
@@ -74,6 +98,23 @@ class LatentBatch {
       }
     }
     return batch;
+  }
+
+  /// Returns the batch over codes of its latents, and over the values of these codes in bf16.
+  [[nodiscard]] std::pair<LatentBatch, LatentBatch> as_codes(cuda::KvElement element) const {
+    std::pair<LatentBatch, LatentBatch> batches(*this, *this);
+    auto& [coded, plain] = batches;
+    coded.cache_.element = element;
+    const auto stride = static_cast<size_t>(cuda::channel_stride(cache_.head_dim));
+    const auto bytes = static_cast<size_t>(cuda::latent_token_bytes(coded.cache_));
+    const size_t tokens = latents_.size() / stride;
+    coded.latents_.assign(tokens * bytes / sizeof(uint16_t), 0);
+    for (size_t token = 0; token < tokens; ++token) {
+      auto* const codes = reinterpret_cast<std::byte*>(coded.latents_.data()) + token * bytes;
+      write_codes(coded.cache_, &latents_[token * stride], codes);
+      read_codes(coded.cache_, codes, &plain.latents_[token * stride]);
+    }
+    return batches;
   }
 
   [[nodiscard]] std::vector<uint16_t> run(const LatentCall& call) const {
@@ -233,6 +274,93 @@ TEST_CASE("chosen latents of 512 values have the bits of all tokens") {
   check_first_tokens({random, {2, 1}, {1298, 512}, shape, false}, by, {0, 1});
 }
 
+TEST_CASE("latents in codes have the bits of their values in bf16") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 163);
+  emulator::set_order_seed(test_seed());
+  const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
+  const auto element = GENERATE(cuda::KvElement::kInt8, cuda::KvElement::kE4M3);
+  CAPTURE(by == cuda::MatrixInstruction::kWgmma, element == cuda::KvElement::kInt8);
+  const auto check = [&](const LatentBatch& batch, const std::vector<LatentCall>& calls) {
+    const auto& [coded, plain] = batch.as_codes(element);
+    for (const LatentCall& call : calls) REQUIRE(coded.run(call) == plain.run(call));
+  };
+  // Several splits, walks over several of them, and rows that choose.
+  check({random, {3, 0, 40, 1, 17}, {600, 5, 20, 0, 500}},
+        {{.by = by}, {.by = by, .divides = false}, {.by = by, .slice_rows = 7}, {.by = by, .chosen_count = 30}});
+  // Latents that end inside a chunk of eight, inside 16 codes, and of the largest size.
+  for (const auto& [latent, rope] : {std::pair{43, 10}, std::pair{24, 168}, std::pair{200, 64}, std::pair{512, 64}}) {
+    const tensor::LatentShape shape{
+        .head_count = 3, .nope_dim = 16, .rope_dim = rope, .value_dim = 12, .latent_dim = latent, .scale = 0.1f};
+    INFO("latents of " << latent << ", keys of " << rope);
+    check({random, {5, 1}, {70, 30}, shape}, {{.by = by}, {.by = by, .chosen_count = 29}});
+  }
+}
+
+TEST_CASE("store_latent writes the codes of the CPU") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 164);
+  const auto element = GENERATE(cuda::KvElement::kInt8, cuda::KvElement::kE4M3);
+  for (const auto& [latent_dim, rope_dim] : {std::pair{43, 6}, std::pair{128, 8}, std::pair{512, 64}}) {
+    constexpr int32_t kRows = 9;
+    constexpr float kEpsilon = 1e-6f;
+    const tensor::LatentShape shape{.rope_dim = rope_dim, .latent_dim = latent_dim};
+    const cuda::DeviceKvCache sizes{.layer_count = 2,
+                                    .kv_head_count = 1,
+                                    .head_dim = shape.key_dim(),
+                                    .latent_dim = latent_dim,
+                                    .index_dim = 8,
+                                    .page_size = 16,
+                                    .element = element};
+    // Sums of squares of small integers are exact in any order.
+    Values kv(static_cast<size_t>(kRows * shape.key_dim()));
+    for (float& value : kv) value = static_cast<float>(random.integer(-9, 9));
+    for (int32_t i = 64; i < std::min(96, latent_dim); ++i) kv[static_cast<size_t>(i)] = 0.0f;  // of one scale
+    kv[static_cast<size_t>(3 * shape.key_dim()) + 5] = std::nanf("");
+    const Values norm = random.normal(latent_dim);
+    const DeviceArray<float> rows(kv);
+    const DeviceArray<float> weights(norm);
+    const DeviceArray<float> frequency(Values(static_cast<size_t>(rope_dim / 2), 0.0f));  // no rotation
+    const DeviceArray<int32_t> count(std::vector<int32_t>{1});
+    const DeviceArray<int32_t> row_begin(std::vector<int32_t>{0, kRows});
+    const DeviceArray<int32_t> zeros(std::vector<int32_t>{0, 0});
+    const DeviceArray<uint32_t> pages(std::vector<uint32_t>{1});
+    const DeviceArray<uint8_t> memory(2 * cuda::kv_page_bytes(sizes), 0xFF);
+    cuda::DeviceKvCache cache = sizes;
+    cache.data = memory.get();
+    cuda::store_latent(nullptr, rows.get(), shape, {frequency.get(), rope_dim}, weights.get(), kEpsilon,
+                       {.sequence_count = count.get(),
+                        .row_begin = row_begin.get(),
+                        .prefix = zeros.get(),
+                        .page_begin = zeros.get(),
+                        .pages = pages.get()},
+                       {.rows = kRows, .sequences = 1, .sequence_rows = kRows}, cache, 1);
+    const auto token_bytes = static_cast<size_t>(cuda::latent_token_bytes(cache));
+    std::vector<uint8_t> wanted(memory.size(), 0xFF);
+    for (int32_t row = 0; row < kRows; ++row) {
+      const float* const from = &kv[static_cast<size_t>(row * shape.key_dim())];
+      uint8_t* const to =
+          &wanted[cuda::kv_page_bytes(cache) + cuda::kv_layer_bytes(cache) + static_cast<size_t>(row) * token_bytes];
+      std::fill_n(to, token_bytes, uint8_t{0});
+      Values latent(from, from + latent_dim);
+      float squares = 0.0f;
+      for (const float value : latent) squares += value * value;
+      const float factor = 1.0f / std::sqrt(squares / static_cast<float>(latent_dim) + kEpsilon);
+      for (size_t i = 0; i < latent.size(); ++i) latent[i] = latent[i] * factor * norm[i];
+      auto* const key = reinterpret_cast<uint16_t*>(to + cuda::code_stride(latent_dim));
+      if (row == 3) {  // a fault moves to the key
+        std::fill_n(key, rope_dim, uint16_t{0x7FC0});
+        continue;
+      }
+      auto* const bytes = reinterpret_cast<std::byte*>(to);
+      cpu::encode_values(dtype_of(element), cuda::latent_scale_channels(cache), latent, bytes,
+                         bytes + cuda::latent_scales_offset(cache));
+      std::transform(from + latent_dim, from + shape.key_dim(), key, cuda::to_bf16);
+    }
+    REQUIRE(memory.values() == wanted);
+  }
+}
+
 TEST_CASE("latents too large for the kernels are refused") {
   const cuda::DeviceKvCache cache{
       .layer_count = 1, .kv_head_count = 1, .head_dim = 584, .latent_dim = 520, .page_size = 1};
@@ -241,4 +369,15 @@ TEST_CASE("latents too large for the kernels are refused") {
   REQUIRE_THROWS_WITH(cuda::latent_attention(nullptr, nullptr, shape, {}, {}, {}, {}, cache, 0,
                                              cuda::MatrixInstruction::kMma, nullptr, nullptr, 0),
                       "latent attention: found latents of 520 and keys of 584 values, wanted at most 512 and 576");
+  const cuda::DeviceKvCache codes{.layer_count = 1,
+                                  .kv_head_count = 1,
+                                  .head_dim = 576,
+                                  .latent_dim = 8,
+                                  .page_size = 1,
+                                  .element = cuda::KvElement::kInt8};
+  const tensor::LatentShape short_latents{
+      .head_count = 1, .nope_dim = 8, .rope_dim = 568, .value_dim = 8, .latent_dim = 8, .scale = 1.0f};
+  REQUIRE_THROWS_WITH(cuda::latent_attention(nullptr, nullptr, short_latents, {}, {}, {}, {}, codes, 0,
+                                             cuda::MatrixInstruction::kMma, nullptr, nullptr, 0),
+                      "latent attention: found 1168 bytes per latent in codes, wanted at most 1152");
 }

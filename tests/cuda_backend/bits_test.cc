@@ -17,16 +17,27 @@ using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
   const auto& [family, kv_dtype] = GENERATE(from_range(test::drawn_from<std::pair<std::string, tensor::KvDType>>({
-      {"qwen2", tensor::KvDType::kAuto},         {"qwen2", tensor::KvDType::kInt8},
-      {"qwen3moe", tensor::KvDType::kFp8E4M3},   {"qwen3moe", tensor::KvDType::kAuto},
-      {"gpt_oss", tensor::KvDType::kInt8},       {"deepseek-v2-lite", tensor::KvDType::kAuto},
-      {"qwen3next", tensor::KvDType::kInt8},     {"gemma4", tensor::KvDType::kFp8E4M3},
-      {"gemma4-moe", tensor::KvDType::kAuto},    {"gemma4-e", tensor::KvDType::kAuto},
-      {"nemotronh-moe", tensor::KvDType::kAuto}, {"falcon-h1", tensor::KvDType::kAuto},
-      {"llama4", tensor::KvDType::kAuto},        {"lfm2", tensor::KvDType::kAuto},
-      {"gpt_oss-mxfp4", tensor::KvDType::kAuto}, {"gguf-llama", tensor::KvDType::kAuto},
-      {"gguf-mixtral", tensor::KvDType::kAuto},  {"gguf-qwen3moe", tensor::KvDType::kAuto},
+      {"qwen2", tensor::KvDType::kAuto},
+      {"qwen2", tensor::KvDType::kInt8},
+      {"qwen3moe", tensor::KvDType::kFp8E4M3},
+      {"qwen3moe", tensor::KvDType::kAuto},
+      {"gpt_oss", tensor::KvDType::kInt8},
+      {"deepseek-v2-lite", tensor::KvDType::kAuto},
+      {"qwen3next", tensor::KvDType::kInt8},
+      {"gemma4", tensor::KvDType::kFp8E4M3},
+      {"gemma4-moe", tensor::KvDType::kAuto},
+      {"gemma4-e", tensor::KvDType::kAuto},
+      {"nemotronh-moe", tensor::KvDType::kAuto},
+      {"falcon-h1", tensor::KvDType::kAuto},
+      {"llama4", tensor::KvDType::kAuto},
+      {"lfm2", tensor::KvDType::kAuto},
+      {"gpt_oss-mxfp4", tensor::KvDType::kAuto},
+      {"gguf-llama", tensor::KvDType::kAuto},
+      {"gguf-mixtral", tensor::KvDType::kAuto},
+      {"gguf-qwen3moe", tensor::KvDType::kAuto},
       {"gguf-k", tensor::KvDType::kInt8},
+      {"deepseek-v2-lite", tensor::KvDType::kFp8E4M3},
+      {"deepseek-v2-lite", tensor::KvDType::kInt8},
   })));
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;

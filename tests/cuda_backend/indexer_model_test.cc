@@ -71,11 +71,13 @@ TEST_CASE("stages and graphs change no bit of models with indexers") {
 }
 
 TEST_CASE("stages and chunks change no bit of models with indexers") {
-  const test::GoldenFamily family =
-      test::read_golden_family(GENERATE(as<std::string>(), "deepseek-v32-sparse", "glm-moe-dsa-sparse"));
+  const auto& [name, kv_dtype] = GENERATE(std::pair{"deepseek-v32-sparse", tensor::KvDType::kAuto},
+                                          std::pair{"glm-moe-dsa-sparse", tensor::KvDType::kInt8},
+                                          std::pair{"deepseek-v32-sparse", tensor::KvDType::kFp8E4M3});
+  const test::GoldenFamily family = test::read_golden_family(name);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = config_of(family);
-  const auto backend = cuda::make_backend({.products = test::tested_gemm()});
+  const auto backend = cuda::make_backend({.products = test::tested_gemm(), .kv_dtype = kv_dtype});
   const test::Sequences sequences = short_sequences(family, 2);
   test::TestPipeline whole(*checkpoint, config, *backend, {.stage_count = 1});
   const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);

@@ -64,6 +64,11 @@ TEST_CASE("the CUDA ops compute 8-bit keys and values near") {
   test::require_coded_agreement(short_family("qwen2"), GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3));
 }
 
+TEST_CASE("the CUDA ops compute latents of 8 bits near") {
+  test::require_coded_agreement(short_family("deepseek-v2-lite"),
+                                GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3));
+}
+
 TEST_CASE("heads too large for shared memory are refused at load") {
   reserve_heads_of(512);
   const OtherGpu gpu(89);

@@ -60,14 +60,18 @@ TEST_CASE("pages hold what was loaded into them layer by layer") {
 }
 
 TEST_CASE("pages that move through the host change no token") {
-  const auto kv_dtype = GENERATE(tensor::KvDType::kAuto, tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
+  const auto& [family, kv_dtype] =
+      GENERATE(std::pair{"qwen2", tensor::KvDType::kAuto}, std::pair{"qwen2", tensor::KvDType::kInt8},
+               std::pair{"qwen2", tensor::KvDType::kFp8E4M3}, std::pair{"deepseek-v2-lite", tensor::KvDType::kInt8},
+               std::pair{"deepseek-v32-sparse", tensor::KvDType::kFp8E4M3});
   std::vector<test::DecodeRig::Drawn> drawn;
   for (const bool moves : {false, true}) {
     std::vector<std::unique_ptr<tensor::Backend>> backends;
     for (int s = 0; s < 2; ++s) {
       backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .kv_dtype = kv_dtype}));
     }
-    test::DecodeRig rig(std::move(backends), {.page_size = 4, .host_page_count = 64, .sequence_count = 2});
+    test::DecodeRig rig(std::move(backends),
+                        {.family = family, .page_size = 4, .host_page_count = 64, .sequence_count = 2});
     rig.prefill();
     for (int step = 0; step < 4; ++step) {
       if (moves && step % 2 == 1) rig.move_pages();

@@ -17,8 +17,8 @@ namespace {
 uint16_t* index_key_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, int32_t token) {
   std::byte* begin = static_cast<std::byte*>(cache.data) + page * kv_page_bytes(cache) +
                      static_cast<size_t>(layer) * kv_layer_bytes(cache);
-  const auto latents = static_cast<size_t>(cache.page_size * channel_stride(cache.head_dim));
-  return reinterpret_cast<uint16_t*>(begin) + latents + static_cast<size_t>(token * channel_stride(cache.index_dim));
+  return bf16(begin + cache.page_size * latent_token_bytes(cache)) +
+         static_cast<size_t>(token * channel_stride(cache.index_dim));
 }
 
 /// Returns a score by which tokens are ordered; NaN is the largest.

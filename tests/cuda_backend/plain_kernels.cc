@@ -141,7 +141,7 @@ class PlainCodes {
     std::vector<uint16_t> values;
     for (size_t i = 0; i < static_cast<size_t>(cache_.head_dim); ++i) {
       const float scale = to_float(scales[is_int8_ ? i / kInt8ScaleChannels : 0]);
-      values.push_back(to_bf16(number(codes[i]) * scale));
+      values.push_back(to_bf16(code_number(cache_.element, codes[i]) * scale));
     }
     return values;
   }
@@ -151,12 +151,6 @@ class PlainCodes {
     return static_cast<std::byte*>(cache_.data) + page * kv_page_bytes(cache_) +
            static_cast<size_t>(layer) * kv_layer_bytes(cache_) +
            static_cast<size_t>(head * cache_.page_size + token) * layout_.token_bytes();
-  }
-  [[nodiscard]] float number(uint8_t code) const {
-    if (is_int8_) return static_cast<float>(static_cast<int8_t>(code));
-    const int exponent = code >> 3 & 15;
-    const float magnitude = exponent == 0 ? 0.0f : std::ldexp(1.0f + static_cast<float>(code & 7) / 8, exponent - 7);
-    return code < 128 ? magnitude : -magnitude;
   }
 
   DeviceKvCache cache_;

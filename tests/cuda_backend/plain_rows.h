@@ -36,6 +36,14 @@ inline uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, in
   return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
 }
 
+/// Returns the number of a code of 8 bits. E4M3 has no subnormal numbers here.
+inline float code_number(KvElement element, uint8_t code) {
+  if (element == KvElement::kInt8) return static_cast<float>(static_cast<int8_t>(code));
+  const int exponent = code >> 3 & 15;
+  const float magnitude = exponent == 0 ? 0.0f : std::ldexp(1.0f + static_cast<float>(code & 7) / 8, exponent - 7);
+  return code < 128 ? magnitude : -magnitude;
+}
+
 /// Rotates [rotary_dim] values to a position and rounds them.
 inline void rotate(const float* from, const DeviceRotary& rotary, int32_t position, uint16_t* to) {
   const int32_t half = rotary.rotary_dim / 2;
