@@ -23,10 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 60
 SANITIZER_FACTOR = 4
 SYMBOLIZER = "/usr/lib/llvm-19/bin/llvm-symbolizer"
+SUPPRESSIONS = ROOT / "tests/support/thread_sanitizer.supp"
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "halt_on_error=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={SUPPRESSIONS}",
 }
 running = set()  # process groups in flight, which end with this script
 

@@ -42,7 +42,8 @@ class Mailbox {
     return state_->closed;
   }
 
-  /// Waits for the next value, on the receiver's executor. Returns nothing once closed and drained.
+  /// Waits for the next value, on the receiver's executor. Returns nothing once closed and drained. The wait may
+  /// outlive the mailbox.
   [[nodiscard]] asio::awaitable<std::optional<T>> receive() const {
     const auto state = state_;
     for (;;) {
@@ -52,16 +53,10 @@ class Mailbox {
       }
       co_await state->not_empty.wait();
     }
-    co_return try_receive();
+    co_return take(*state);
   }
 
-  [[nodiscard]] std::optional<T> try_receive() const {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->queue.empty()) return std::nullopt;
-    std::optional<T> value(std::move(state_->queue.front()));
-    state_->queue.pop_front();
-    return value;
-  }
+  [[nodiscard]] std::optional<T> try_receive() const { return take(*state_); }
 
  private:
   struct State {
@@ -74,6 +69,14 @@ class Mailbox {
     bool wake_posted = false;
     WaitList not_empty;  // touched on the receiver's executor only
   };
+
+  static std::optional<T> take(State& state) {
+    const std::lock_guard lock(state.mutex);
+    if (state.queue.empty()) return std::nullopt;
+    std::optional<T> value(std::move(state.queue.front()));
+    state.queue.pop_front();
+    return value;
+  }
 
   /// Wakes the receiver. The caller holds the mutex, so that close() waits for a post under way.
   void wake() const {

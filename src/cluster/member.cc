@@ -231,8 +231,9 @@ asio::awaitable<void> Member::join(JoinRing request) {
 asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "found a join before an assignment"});
   stages_ = nullptr;
-  const auto stages = co_await loader_.run<sched::LocalStages*>(
-      [&] { return host_.stages(*assignment_, request.pages, request.fingerprint); });
+  const auto stages = co_await loader_.run<sched::LocalStages*>([this, assignment = *assignment_, &request] {
+    return host_.stages(assignment, request.pages, request.fingerprint);
+  });
   if (stages.has_error()) {
     leave_cluster(stages.error().message);
     throw ErrorException(stages.error());

@@ -23,9 +23,10 @@ class Inboxes {
     }
   }
 
-  asio::awaitable<Message> pop(MessageKind kind) {
-    auto message = co_await of(kind).receive();
-    if (!message) throw ErrorException(Error{ErrorCode::kUnavailable, reason()});
+  /// Owns the inboxes as long as it waits, since both ends may go meanwhile.
+  static asio::awaitable<Message> pop(std::shared_ptr<Inboxes> inboxes, MessageKind kind) {
+    auto message = co_await inboxes->of(kind).receive();
+    if (!message) throw ErrorException(Error{ErrorCode::kUnavailable, inboxes->reason()});
     co_return std::move(*message);
   }
 
@@ -85,7 +86,7 @@ class InProcessReceiver final : public LinkReceiver {
   explicit InProcessReceiver(std::shared_ptr<Inboxes> inboxes) : inboxes_(std::move(inboxes)) {}
   ~InProcessReceiver() override { close("the receiver is gone"); }
 
-  asio::awaitable<Message> receive(MessageKind kind) override { return inboxes_->pop(kind); }
+  asio::awaitable<Message> receive(MessageKind kind) override { return Inboxes::pop(inboxes_, kind); }
   void close(std::string reason) final {
     inboxes_->close(std::move(reason));
     inboxes_->discard();

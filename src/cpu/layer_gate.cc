@@ -10,12 +10,17 @@ constexpr int32_t kFailed = -1;
 }  // namespace
 
 void CpuLayerGate::open(int32_t layer) {
-  open_count_.store(layer + 1, std::memory_order_release);
-  open_count_.notify_all();
+  set_count(layer + 1);
 }
 
 void CpuLayerGate::fail() {
-  open_count_.store(kFailed, std::memory_order_release);
+  set_count(kFailed);
+}
+
+/// The store is sequentially consistent: libstdc++ then looks for waiters, and a processor may do so before an earlier
+/// store is visible to them. They would sleep for good.
+void CpuLayerGate::set_count(int32_t count) {
+  open_count_.store(count);
   open_count_.notify_all();
 }
 

@@ -14,6 +14,8 @@ class CpuLayerGate final : public tensor::LayerGate {
   void wait_for(int32_t layer) override;
 
  private:
+  void set_count(int32_t count);
+
   std::atomic<int32_t> open_count_{0};
 };
 

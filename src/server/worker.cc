@@ -1,8 +1,6 @@
 #include "server/worker.h"
 
-#include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/this_coro.hpp>
 
 #include "async/event.h"
 
@@ -19,10 +17,7 @@ asio::awaitable<void> Worker::run(std::function<void()> work) {
     }
     done.set(failure);
   });
-  // The thread uses this frame and the caller's, so the wait outlives a cancellation.
-  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  co_await done.wait();
-  co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
+  co_await done.wait_uncancelled();  // the thread uses this frame and the caller's
 }
 
 }  // namespace millrace::server

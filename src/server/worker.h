@@ -20,7 +20,8 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Runs `work` on the thread and waits for it, also when cancelled; rethrows what it throws.
+  /// Runs `work` on the thread and waits for it; rethrows what it throws. A cancellation meanwhile takes effect at the
+  /// caller's next suspension.
   [[nodiscard]] asio::awaitable<void> run(std::function<void()> work);
 
  private:

@@ -35,6 +35,10 @@ asio::awaitable<std::string> failure_of(LinkReceiver& receiver, MessageKind kind
   co_return reason;
 }
 
+asio::awaitable<void> keep_failure(LinkReceiver& receiver, std::string& reason) {
+  reason = co_await failure_of(receiver, MessageKind::kPlan);
+}
+
 }  // namespace
 
 TEST_CASE("kinds keep their own order and an early kind waits") {
@@ -126,6 +130,23 @@ TEST_CASE("more messages than the window allows break the link by name") {
     REQUIRE_FALSE((co_await comm::receive_until_closed(*link.receiver, MessageKind::kAcks)).has_value());
     const std::string reason = co_await failure_of(*link.receiver, MessageKind::kPlan);
     REQUIRE(reason == "more plan messages wait than the window allows");
+  };
+  test::run_to_end(context, script(runtime));
+}
+
+TEST_CASE("a receive under way may outlive both ends of its link") {
+  asio::io_context context(1);
+  async::RealRuntime runtime(context);
+  auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
+    Link link = make_in_process_link(rt, rt, 8);
+    std::string reason;
+    async::TaskGroup tasks(rt);
+    tasks.spawn("receive", keep_failure(*link.receiver, reason));
+    co_await test::settle(rt);
+    link.sender.reset();
+    link.receiver.reset();
+    co_await tasks.join();
+    REQUIRE(reason == "the sender is gone");
   };
   test::run_to_end(context, script(runtime));
 }

@@ -10,14 +10,6 @@
 #include "cuda/submissions.h"
 #include "cuda_backend/fake_rig.h"
 
-#if __has_feature(thread_sanitizer)
-// libstdc++ counts the owners of an exception out of the sanitizer's sight.
-extern "C" const char* __tsan_default_suppressions();
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:std::runtime_error::~runtime_error\nrace:std::__exception_ptr::exception_ptr::_M_release\n";
-}
-#endif
-
 using namespace millrace;
 using namespace millrace::test;
 using namespace std::chrono_literals;

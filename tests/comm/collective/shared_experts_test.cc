@@ -292,7 +292,8 @@ TEST_CASE("Shared experts: a process that dies is named by its ring") {
   for (size_t ring = 0; ring < 3; ++ring) {
     backends.push_back(cpu::make_backend({.threads = 1}));
     ends.push_back(comm::TcpExperts::join(processes[ring], 0, 0, *backends.back()));
-    backends.back()->submit([&ends, ring] { (void)ends[ring]->begin_step(1, true); },
+    // The list of ends grows meanwhile.
+    backends.back()->submit([end = ends.back().get()] { (void)end->begin_step(1, true); },
                             [&outcomes, ring](std::exception_ptr failure) { outcomes[ring].set_value(failure); });
   }
   std::this_thread::sleep_for(5ms);
