@@ -38,6 +38,7 @@ constexpr std::array<Companion, 17> kCompanions = {{
 
 template <class Chosen>
 std::vector<std::string> names_of(std::string_view weight_name, Chosen chosen) {
+  if (weight_name.ends_with(".bias")) return {};
   const bool is_alone = weight_name.ends_with(kWeightSuffix);
   const std::string prefix(is_alone ? weight_name.substr(0, weight_name.size() - kWeightSuffix.size()) : weight_name);
   std::vector<std::string> names;

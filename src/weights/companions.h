@@ -12,7 +12,8 @@ namespace millrace::weights {
 inline constexpr std::string_view kWeightSuffix = ".weight";
 
 /// Returns the names under which a quantized "P.weight" and what belongs to it may be stored: "P.weight_packed",
-/// "P.weight_scale", …, all but "P.weight" itself. Of another name "P" these are "P_packed", "P_scale", ….
+/// "P.weight_scale", …, all but "P.weight" itself. Of another name "P" these are "P_packed", "P_scale", …; a
+/// bias has none.
 [[nodiscard]] std::vector<std::string> companion_names(std::string_view weight_name);
 /// Returns those of companion_names() that hold codes. Scales alone are no weight.
 [[nodiscard]] std::vector<std::string> code_names(std::string_view weight_name);
