@@ -27,7 +27,7 @@ struct Rounding {
 void print_row(const std::string& name, const Rounding& rounding, tensor::Backend& backend) {
   const test::GoldenFamily family = test::read_golden_family(name);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  model::ModelConfig config = model::read_config(family.folder).value();
+  model::ModelConfig config = test::adapted_config(*checkpoint);
   config.quantization = rounding.weights;
   test::TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);

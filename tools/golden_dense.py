@@ -1,8 +1,9 @@
 """Tiny random-weight checkpoints of further dense families."""
 
-from golden_families import COMMON, Family
+from golden_families import COMMON, SMALL, Family
 
 LENGTHS = (7, 33, 190)
+SHORT_LENGTHS = (7, 100)
 
 GEMMA = {
     **{key: value for key, value in COMMON.items() if key != "hidden_act"},
@@ -194,5 +195,65 @@ DENSE_FAMILIES = [
         },
         eos=2,
         prompt_lengths=LENGTHS,
+    ),
+    Family(
+        "exaone4",
+        seed=126,
+        config={
+            **SMALL,
+            "architectures": ["Exaone4ForCausalLM"],
+            "model_type": "exaone4",
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+            "rope_scaling": {
+                "factor": 8.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "llama3",
+            },
+            "rope_theta": 1000000.0,
+            "sliding_window": 16,
+            "sliding_window_pattern": "LLLG",
+        },
+        eos=2,
+        prompt_lengths=SHORT_LENGTHS,
+    ),
+    Family(
+        "seed-oss",
+        seed=127,
+        config={
+            **SMALL,
+            "architectures": ["SeedOssForCausalLM"],
+            "model_type": "seed_oss",
+            "attention_bias": True,
+            "attention_out_bias": False,
+            "mlp_bias": False,
+            "rope_scaling": {"rope_type": "default"},
+            "rope_theta": 10000000.0,
+        },
+        eos=2,
+        prompt_lengths=SHORT_LENGTHS,
+    ),
+    Family(
+        "smollm3",
+        seed=128,
+        config={
+            **SMALL,
+            "architectures": ["SmolLM3ForCausalLM"],
+            "model_type": "smollm3",
+            "attention_bias": False,
+            "layer_types": ["full_attention"] * 4,
+            "max_window_layers": 4,
+            "mlp_bias": False,
+            "no_rope_layer_interval": 4,
+            "no_rope_layers": [1, 1, 1, 0],
+            "pad_token_id": 0,
+            "rope_theta": 5000000.0,
+            "sliding_window": None,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+        },
+        eos=2,
+        prompt_lengths=SHORT_LENGTHS,
     ),
 ]

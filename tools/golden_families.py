@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
 
 VOCAB = 512
 INIT_STD = 0.15
@@ -40,6 +40,16 @@ COMMON = {
     "initializer_range": INIT_STD,
     "bos_token_id": 1,
     "use_cache": True,
+}
+# Of checkpoints that take little room.
+SMALL = {
+    **COMMON,
+    "vocab_size": 128,
+    "intermediate_size": 64,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
 }
 _LLAMA = {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False}
 _QWEN3_MOE = {
@@ -80,6 +90,17 @@ class Family:
     f32_parts: tuple[str, ...] = ()
     # Returns what is stored of the weights, and what transformers reads in its place.
     split: Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor]]] | None = None
+    # What transformers reads in place of `config`, where it lacks the family but has another one that computes the same.
+    twin: dict | None = None
+
+    @property
+    def computed(self) -> dict:
+        """The config of what transformers computes."""
+        return {k: v for k, v in (self.twin or self.config).items() if k != "quantization_config"}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.get("text_config", self.config)["vocab_size"]
 
 
 FAMILIES = [
@@ -319,9 +340,14 @@ def save_weights(folder: Path, weights: dict[str, Tensor], shards: int) -> None:
     write_json(folder / "model.safetensors.index.json", index)
 
 
+def auto_class(config: dict) -> type:
+    """What loads such a model: wrappers have a text model and others."""
+    return AutoModelForImageTextToText if "text_config" in config else AutoModelForCausalLM
+
+
 def load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The checkpoint as transformers reads it, with eager attention."""
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = auto_class(json.loads((folder / "config.json").read_text())).from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", output_loading_info=True
     )
     problems = {k: v for k, v in report.items() if v}
@@ -356,10 +382,10 @@ def stored_positions(length: int) -> list[int]:
     return sorted({0, length // 2, length - 2, length - 1} & set(range(length)))
 
 
-def random_prompt(model: PreTrainedModel, length: int, rng: np.random.Generator) -> list[int]:
+def random_prompt(model: PreTrainedModel, length: int, rng: np.random.Generator, vocab: int = VOCAB) -> list[int]:
     """Random ids, drawn again until every greedy step is clear, so that any f32 implementation takes the same ones."""
     while True:
-        ids = rng.integers(0, VOCAB, length).tolist()
+        ids = rng.integers(0, vocab, length).tolist()
         if min(greedy(model, ids)[1]) > MIN_MARGIN:
             return ids
 
@@ -406,14 +432,13 @@ def make_family(folder: Path, family: Family) -> dict:
         if family.split:
             weights, plain = family.split(weights)
             readable = Path(plain_folder)
-            plain_config = {k: v for k, v in family.config.items() if k != "quantization_config"}
-            write_json(readable / "config.json", {**plain_config, "eos_token_id": family.eos})
+            write_json(readable / "config.json", {**family.computed, "eos_token_id": family.eos})
             save_weights(readable, plain, 1)
         save_weights(folder, weights, family.shards)
         model = load(readable, torch.float32)
         rounded = load(readable, torch.bfloat16)
     rng = np.random.default_rng(family.seed + 1000)
-    prompts = [random_prompt(model, length, rng) for length in family.prompt_lengths]
+    prompts = [random_prompt(model, length, rng, family.vocab_size) for length in family.prompt_lengths]
     measured = bf16_distance(model, rounded, prompts)
     golden = {
         "family": family.name,

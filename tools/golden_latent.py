@@ -4,8 +4,11 @@ import numpy as np
 import torch
 
 from golden_families import Family, random_weights
+from golden_mixtures import mixture_weights
+from transformers import AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
 
 BIAS_STD = 0.1
+AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM)  # transformers 5.5 knows the wrapper alone
 
 _LATENT = {
     "vocab_size": 512,
@@ -60,7 +63,7 @@ _V2 = {
 def latent_weights(family: Family) -> dict[str, torch.Tensor]:
     """Random weights, with the f32 correction of each router that chooses by one, which transformers keeps as a buffer."""
     weights = random_weights(family)
-    if family.config["topk_method"] != "noaux_tc":
+    if family.config.get("topk_method") != "noaux_tc":
         return weights
     rng = np.random.default_rng(family.seed + 1)
     for layer in range(family.config["first_k_dense_replace"], family.config["num_hidden_layers"]):
@@ -243,5 +246,44 @@ LATENT_FAMILIES = [
         eos=2,
         weights=latent_weights,
         prompt_lengths=(7, 100),
+    ),
+    Family(
+        "mistral4",
+        seed=128,
+        config={
+            **_LATENT,
+            "architectures": ["Mistral4ForCausalLM"],
+            "model_type": "mistral4",
+            "vocab_size": 128,
+            "intermediate_size": 64,
+            "moe_intermediate_size": 16,
+            "q_lora_rank": 24,
+            "kv_lora_rank": 24,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "n_group": 2,
+            "n_routed_experts": 4,
+            "n_shared_experts": 2,
+            "norm_topk_prob": True,
+            "rope_interleave": True,
+            "rope_parameters": {
+                "type": "yarn",
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.2,
+            },
+            "routed_scaling_factor": 1.0,
+            "topk_group": 1,
+            "dtype": "bfloat16",
+        },
+        eos=2,
+        weights=mixture_weights,
+        prompt_lengths=(7, 190),
     ),
 ]

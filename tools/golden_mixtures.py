@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from golden_families import COMMON, DTYPES, EXPERT_SPREAD, INIT_STD, NORM_STD, Family
+from golden_families import COMMON, DTYPES, EXPERT_SPREAD, INIT_STD, NORM_STD, Family, auto_class
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 BIAS_STD = 0.1
 SINK_STD = 1.0
@@ -88,8 +88,8 @@ def random_parameter(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
 def mixture_weights(family: Family) -> dict[str, Tensor]:
     """Random weights by the names under which transformers saves them. Correction biases, and the tensors whose names
     contain one of the family's `f32_parts`, are f32; the others have the stored dtype."""
-    config = AutoConfig.for_model(**{k: v for k, v in family.config.items() if k != "quantization_config"})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    config = AutoConfig.for_model(**family.computed)
+    model = auto_class(family.computed).from_config(config, dtype=torch.float32)
     with torch.no_grad():
         buffers = [(name, each) for name, each in model.named_buffers() if name.endswith(("correction_bias", "layer_scalar"))]
         for name, parameter in [*model.named_parameters(), *buffers]:

@@ -18,6 +18,7 @@ from golden_hybrids import HYBRIDS
 from golden_mixtures import MIXTURES
 from golden_pooling import MODELS, make_pooling_model
 from golden_sampling import make_sampling
+from golden_sigmoid import SIGMOID_MIXTURES
 from golden_small_model import make_small_model
 
 
@@ -35,7 +36,7 @@ def main() -> None:
         return args.only is None or name in args.only
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for family in [*FAMILIES, *DENSE_FAMILIES, *MIXTURES, *LATENT_FAMILIES, *HYBRIDS]:
+    for family in [*FAMILIES, *DENSE_FAMILIES, *MIXTURES, *LATENT_FAMILIES, *HYBRIDS, *SIGMOID_MIXTURES]:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
     for model in MODELS:

@@ -147,11 +147,10 @@ class LatentAttention {
   }
 
   /// Computes `out` for queries whose first row is row `first` of `angles`.
-  void run(const Matrix& q, const RotaryAngles& angles, int64_t first, tensor::IntMatrix chosen,
-           const BatchLayout& batch, const CpuKvCache& cache, int32_t layer, const Matrix& out) {
-    const auto half = static_cast<size_t>(shape_.rope_dim / 2);
-    project_queries(q, angles.cos.data() + static_cast<size_t>(first) * half,
-                    angles.sin.data() + static_cast<size_t>(first) * half);
+  void run(const Matrix& q, const tensor::RotaryTable& rotary, const RotaryAngles& angles, int64_t first,
+           tensor::IntMatrix chosen, const BatchLayout& batch, const CpuKvCache& cache, int32_t layer,
+           const Matrix& out) {
+    project_queries(q, rotary, angles, first);
     attend_to_latents(device_, queries_, shape_, chosen, batch, cache, layer, results_);
     expand(out);
   }
@@ -161,22 +160,28 @@ class LatentAttention {
     return static_cast<size_t>(elements) * tensor::size_of(device_.compute_dtype);
   }
 
-  /// Fills the queries: W_UKᵀ times the first channels of a head's query, then the rotated ones. `cos` and `sin` are
-  /// [rows, rope_dim / 2].
-  void project_queries(const Matrix& q, const float* cos, const float* sin) {
+  /// Fills the queries: W_UKᵀ times the first channels of a head's query, then the rotated ones.
+  void project_queries(const Matrix& q, const tensor::RotaryTable& rotary, const RotaryAngles& angles, int64_t first) {
     const HeadMatmul to_latents(device_, expansion_.queries(), expansion_.query_groups(), shape_.latent_dim, rows_);
     const int32_t half = shape_.rope_dim / 2;
+    const int32_t width = shape_.nope_dim + shape_.rope_dim;
     const size_t packing_bytes = to_latents.scratch_bytes();
     const size_t narrow_bytes = static_cast<size_t>(round_up(shape_.nope_dim, 16)) * sizeof(float);
     const size_t scratch_bytes =
-        packing_bytes + narrow_bytes + static_cast<size_t>(std::max(shape_.rope_dim, shape_.nope_dim)) * sizeof(float);
+        packing_bytes + narrow_bytes +
+        static_cast<size_t>(std::max(shape_.rope_dim, shape_.nope_dim) + width) * sizeof(float);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
       std::byte* const packing = device_.slot_scratch[static_cast<size_t>(slot)].reserve(scratch_bytes);
       std::byte* const narrow = packing + packing_bytes;
       auto* const changed = reinterpret_cast<float*>(narrow + narrow_bytes);  // one part of a query, then the other
+      auto* const scaled = changed + std::max(shape_.rope_dim, shape_.nope_dim);
       for (int64_t row = begin; row < end; ++row) {
-        const auto* from = row_of<float>(q, row);
-        for (int32_t head = 0; head < shape_.head_count; ++head, from += shape_.nope_dim + shape_.rope_dim) {
+        const auto at = static_cast<size_t>(first + row);
+        const float factor = query_factor(rotary, angles.positions[at]);
+        for (int32_t head = 0; head < shape_.head_count; ++head) {
+          const float* const own = row_of<float>(q, row) + head * width;
+          const float* const from = factor == 1.0f ? own : scaled;
+          for (int32_t i = 0; factor != 1.0f && i < width; ++i) scaled[i] = own[i] * factor;
           for (int64_t group = 0; group < expansion_.query_groups(); ++group) {
             const float* const factors = expansion_.query_factors(head, group);
             for (int32_t i = 0; factors != nullptr && i < shape_.nope_dim; ++i) changed[i] = from[i] * factors[i];
@@ -184,7 +189,7 @@ class LatentAttention {
             to_latents.put_row(narrow, head, group, row, packing);
           }
           std::memcpy(changed, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
-          device_.kernels.rotate(changed, cos + row * half, sin + row * half, half);
+          device_.kernels.rotate(changed, angles.cos.data() + at * half, angles.sin.data() + at * half, half);
           std::byte* const to =
               row_of<std::byte>(queries_, row) + bytes_of(int64_t{head} * shape_.key_dim() + shape_.latent_dim);
           device_.store_row(changed, to, device_.compute_dtype, shape_.rope_dim);
@@ -238,7 +243,7 @@ void latent_attention(Device& device, Matrix q, const LatentShape& shape, const 
                                 .rows = end - begin,
                                 .cols = chosen.cols};
     LatentAttention(device, shape, expansion, end - begin)
-        .run(rows_of(q, begin, end), angles, begin, own, slice.view(), cache, layer, rows_of(out, begin, end));
+        .run(rows_of(q, begin, end), rotary, angles, begin, own, slice.view(), cache, layer, rows_of(out, begin, end));
   }
 }
 

@@ -69,4 +69,11 @@ const RotaryAngles& angles_for(Device& device, const tensor::RotaryTable& rotary
   return *found;
 }
 
+float query_factor(const tensor::RotaryTable& rotary, int32_t position) {
+  if (rotary.query_beta == 0.0f) return 1.0f;
+  const float periods =
+      std::floor(static_cast<float>(position + rotary.query_offset) / static_cast<float>(rotary.query_period));
+  return 1.0f + rotary.query_beta * std::log(1.0f + periods);
+}
+
 }  // namespace millrace::cpu

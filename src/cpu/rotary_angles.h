@@ -16,4 +16,7 @@ namespace millrace::cpu {
 [[nodiscard]] const RotaryAngles& angles_for(Device& device, const tensor::RotaryTable& rotary,
                                              std::vector<int32_t> positions);
 
+/// Returns the factor of queries at a position: see RotaryTable::query_beta.
+[[nodiscard]] float query_factor(const tensor::RotaryTable& rotary, int32_t position);
+
 }  // namespace millrace::cpu

@@ -22,12 +22,6 @@ void confine_fault(const CpuKvCache& cache, std::span<float> key, std::span<floa
   std::ranges::fill(value, 0.0f);
 }
 
-void scale_query(std::span<float> query, const tensor::RotaryTable& rotary, int32_t position) {
-  const float periods = std::floor(static_cast<float>(position) / static_cast<float>(rotary.query_period));
-  const float factor = 1.0f + rotary.query_beta * std::log(1.0f + periods);
-  for (float& value : query) value *= factor;
-}
-
 }  // namespace
 
 void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& shape, const tensor::RotaryTable& rotary,
@@ -73,8 +67,8 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     for (int32_t head = 0; head < shape.head_count; ++head) {
       std::memcpy(values, in + head * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, q_norm, row);
-      if (rotary.query_beta != 0.0f)
-        scale_query({values, static_cast<size_t>(dim)}, rotary, position + rotary.query_offset);
+      const float factor = query_factor(rotary, position);
+      for (int32_t i = 0; factor != 1.0f && i < dim; ++i) values[i] *= factor;
       device.store_row(values, row_of<std::byte>(q, row) + static_cast<size_t>(head * dim) * tensor::size_of(q.dtype),
                        q.dtype, dim);
     }

@@ -24,7 +24,8 @@ struct QueryParams {
   uint16_t* rotated = nullptr;  // [heads][rows][rope_dim]
 };
 
-/// Grid: [rows, blocks of kBlockHeads heads]: rounds queries to bf16, head by head, and rotates their last channels.
+/// Grid: [rows, blocks of kBlockHeads heads]: scales queries by their position, rounds them to
+/// bf16, head by head, and rotates their last channels.
 __global__ void __launch_bounds__(kQueryThreads) split_queries_kernel(QueryParams p) {
   const auto row = static_cast<int32_t>(blockIdx.x);
   const int32_t s = sequence_of(p.batch, p.first_row + row);
@@ -40,14 +41,15 @@ __global__ void __launch_bounds__(kQueryThreads) split_queries_kernel(QueryParam
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kBlockHeads;
   const int32_t heads = min(kBlockHeads, p.head_count - first);
   const float* const in = p.q + (static_cast<size_t>(row) * p.head_count + first) * width;
+  const float factor = query_factor(p.rotary, position);
   for (int32_t i = threadIdx.x; i < heads * width; i += kQueryThreads) {
     const size_t target = static_cast<size_t>(first + i / width) * p.rows + row;
     const int32_t channel = i % width - p.nope_dim;  // of the rotated ones
     if (channel < 0) {
-      p.plain[target * p.nope_dim + channel + p.nope_dim] = float_to_bf16(in[i]);
+      p.plain[target * p.nope_dim + channel + p.nope_dim] = float_to_bf16(in[i] * factor);
     } else if (channel < half) {
-      const float x = in[i];
-      const float y = in[i + half];
+      const float x = in[i] * factor;
+      const float y = in[i + half] * factor;
       uint16_t* const to = p.rotated + target * rope_dim + channel;
       to[0] = float_to_bf16(x * cos_table[channel] - y * sin_table[channel]);
       to[half] = float_to_bf16(y * cos_table[channel] + x * sin_table[channel]);

@@ -17,4 +17,12 @@ __device__ inline void compute_angles(const DeviceRotary& rotary, int32_t positi
   }
 }
 
+/// Returns the factor of the queries at a position.
+__device__ inline float query_factor(const DeviceRotary& rotary, int32_t position) {
+  if (rotary.query_beta == 0.0f) return 1.0f;
+  const float periods =
+      floorf(static_cast<float>(position + rotary.query_offset) / static_cast<float>(rotary.query_period));
+  return 1.0f + rotary.query_beta * logf(1.0f + periods);
+}
+
 }  // namespace millrace::cuda

@@ -28,14 +28,6 @@ __device__ float norm_factor(const float* head, float epsilon, int32_t dim, int 
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
 
-/// Returns the factor of the queries at a position.
-__device__ float query_factor(const DeviceRotary& rotary, int32_t position) {
-  if (rotary.query_beta == 0.0f) return 1.0f;
-  const float periods =
-      floorf(static_cast<float>(position + rotary.query_offset) / static_cast<float>(rotary.query_period));
-  return 1.0f + rotary.query_beta * logf(1.0f + periods);
-}
-
 /// Normalises and rotates one head and multiplies it by `scale`. `store(i, x)` receives channel i.
 template <class Store>
 __device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,

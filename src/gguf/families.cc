@@ -58,6 +58,18 @@ constexpr std::array kLfm2Tensors = {TensorRule{"attn_norm", "operator_norm"},
                                      TensorRule{"ffn_down", "feed_forward.w2"},
                                      TensorRule{"exp_probs_b", "feed_forward.expert_bias", TensorForm::kSame, false}};
 constexpr std::array kHyTensors = {TensorRule{"exp_probs_b", "mlp.expert_bias", TensorForm::kSame, false}};
+constexpr TensorRule kCorrection{"exp_probs_b", "mlp.gate.e_score_correction_bias", TensorForm::kSame, false};
+constexpr std::array kDotsTensors = {kCorrection};
+constexpr std::array kExaoneMoeTensors = {
+    TensorRule{"exp_probs_b", "mlp.e_score_correction_bias", TensorForm::kSame, false}};
+constexpr std::array kBailingTensors = {
+    TensorRule{"attn_qkv", "attention.query_key_value"}, TensorRule{"attn_output", "attention.dense"},
+    TensorRule{"attn_q_norm", "attention.query_layernorm"}, TensorRule{"attn_k_norm", "attention.key_layernorm"},
+    TensorRule{"exp_probs_b", "mlp.gate.expert_bias", TensorForm::kSame, false}};
+constexpr std::array kAfmoeTensors = {
+    TensorRule{"attn_gate", "self_attn.gate_proj"}, TensorRule{"post_attention_norm", "post_attention_layernorm"},
+    TensorRule{"ffn_norm", "pre_mlp_layernorm"}, TensorRule{"post_ffw_norm", "post_mlp_layernorm"},
+    TensorRule{"exp_probs_b", "mlp.expert_bias", TensorForm::kSame, false}};
 constexpr std::array kLlama4Tensors = {TensorRule{"ffn_gate", "feed_forward.gate_proj"},
                                        TensorRule{"ffn_up", "feed_forward.up_proj"},
                                        TensorRule{"ffn_down", "feed_forward.down_proj"}};
@@ -286,6 +298,38 @@ constexpr Family kFamilies[] = {
      .is_moe = true,
      .router = "mlp.router.gate",
      .shared_expert = "mlp.shared_mlp"},
+    {.name = "exaone4",
+     .architecture = "Exaone4ForCausalLM",
+     .write_members = write_exaone4,
+     .tensors = kOlmoTensors,
+     .has_windows = true},
+    {.name = "exaone-moe",
+     .architecture = "ExaoneMoeForCausalLM",
+     .write_members = write_exaone_moe,
+     .tensors = kExaoneMoeTensors,
+     .has_windows = true,
+     .is_moe = true},
+    {.name = "seed_oss", .architecture = "SeedOssForCausalLM", .tensors = kPostAttentionTensors},
+    {.name = "smollm3", .architecture = "SmolLM3ForCausalLM", .pairs_rows = true},
+    {.name = "afmoe",
+     .architecture = "AfmoeForCausalLM",
+     .write_members = write_afmoe,
+     .tensors = kAfmoeTensors,
+     .has_windows = true,
+     .is_moe = true,
+     .router = "mlp.router.gate"},
+    {.name = "bailingmoe2",
+     .architecture = "BailingMoeV2ForCausalLM",
+     .write_members = write_bailing_moe,
+     .tensors = kBailingTensors,
+     .embedding = "model.word_embeddings.weight",
+     .rotates_part = true,
+     .is_moe = true},
+    {.name = "dots1",
+     .architecture = "Dots1ForCausalLM",
+     .write_members = write_dots1,
+     .tensors = kDotsTensors,
+     .is_moe = true},
     {.name = "cohere2",
      .architecture = "Cohere2ForCausalLM",
      .write_members = write_cohere2,

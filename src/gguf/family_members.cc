@@ -228,4 +228,50 @@ void write_hy_v3(ConfigMembers& members) {
   json.member("router_scaling_factor", members.number("expert_weights_scale").value_or(1.0f));
 }
 
+/// The embedding is scaled in all models that have files.
+void write_afmoe(ConfigMembers& members) {
+  constexpr int64_t kUsualPattern = 4;
+  require_gating(members, kSigmoid);
+  write_counts(members, "num_experts");
+  write_expert_width(members);
+  JsonWriter& json = members.json();
+  json.member("mup_enabled", true);
+  json.member("num_shared_experts", members.size("expert_shared_count"));
+  json.member("num_dense_layers", members.optional_size("leading_dense_block_count", 0).value_or(0));
+  json.member("route_norm", members.flag("expert_weights_norm").value_or(false));
+  json.member("route_scale", members.number("expert_weights_scale").value_or(1.0f));
+  write_pattern(members, kUsualPattern);
+}
+
+void write_bailing_moe(ConfigMembers& members) {
+  require_gating(members, kSigmoid);
+  write_grouped_experts(members, "num_experts", "num_shared_experts");
+  (void)members.optional_size("expert_shared_feed_forward_length", 0);  // tensors have the width
+  JsonWriter& json = members.json();
+  json.member("moe_router_enable_expert_bias", has_choice_bias(members.model()));
+  json.member("use_qk_norm", members.has_in_layers("attn_q_norm.weight"));
+}
+
+void write_dots1(ConfigMembers& members) {
+  require_gating(members, kSigmoid);
+  write_grouped_experts(members);
+}
+
+/// The smaller model has no windows.
+void write_exaone4(ConfigMembers& members) {
+  constexpr int64_t kUsualPattern = 4;
+  if (members.optional_size("attention.sliding_window", 0).value_or(0) > 0)
+    write_pattern(members, kUsualPattern);
+  else
+    members.json().key("sliding_window").null();
+}
+
+void write_exaone_moe(ConfigMembers& members) {
+  constexpr int64_t kUsualPattern = 4;
+  require_gating(members, kSigmoid);
+  write_grouped_experts(members, "num_experts", "num_shared_experts");
+  (void)members.optional_size("expert_shared_feed_forward_length", 0);  // tensors have the width
+  write_pattern(members, kUsualPattern);
+}
+
 }  // namespace millrace::gguf

@@ -39,11 +39,11 @@ void write_dense_layers(ConfigMembers& members) {
   json.end_array();
 }
 
-void write_grouped_experts(ConfigMembers& members) {
+void write_grouped_experts(ConfigMembers& members, std::string_view count_member, std::string_view shared_member) {
   JsonWriter& json = members.json();
-  write_counts(members, "n_routed_experts");
+  write_counts(members, count_member);
   write_expert_width(members);
-  json.member("n_shared_experts", members.optional_size("expert_shared_count", 0).value_or(0));
+  json.member(shared_member, members.optional_size("expert_shared_count", 0).value_or(0));
   json.member("first_k_dense_replace", members.optional_size("leading_dense_block_count", 0).value_or(0));
   members.write_number("expert_weights_scale", "routed_scaling_factor");
   json.member("norm_topk_prob", members.flag("expert_weights_norm").value_or(false));

@@ -29,7 +29,8 @@ void write_expert_width(ConfigMembers& members);
 void write_dense_layers(ConfigMembers& members);
 
 /// Writes the members of DeepSeek-V3's router.
-void write_grouped_experts(ConfigMembers& members);
+void write_grouped_experts(ConfigMembers& members, std::string_view count_member = "n_routed_experts",
+                           std::string_view shared_member = "n_shared_experts");
 
 /// Writes the window, which files may lack where there is a usual one, and which layers slide: by a list of flags or by
 /// the distance of those that do not.

@@ -39,6 +39,17 @@ Result<bool> are_same(const Checkpoint& checkpoint, const std::string& left, con
   return true;
 }
 
+/// Returns whether gate and up of all experts are stored as [experts, 2·intermediate, hidden]. Where both sizes are
+/// equal nothing tells, and the family's way counts.
+bool has_rows_of_features(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer) {
+  const auto shape = checkpoint.find_shape(config.names.plain(layer, config.names.fused_experts_gate_up));
+  if (!shape || shape->size() != 3) return false;  // whoever loads it says why
+  const MoeConfig& moe = *config.layer(layer).feed_forward.moe;
+  const int64_t rows = 2 * int64_t{moe.intermediate_size};
+  const int64_t columns = moe.input_size(config.hidden_size);
+  return rows != columns && (*shape)[1] == rows && (*shape)[2] == columns;
+}
+
 }  // namespace
 
 Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config) {
@@ -82,6 +93,9 @@ void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
         names.expert_storage = ExpertStorage::kSeparate;
     } else if (names.expert_storage == ExpertStorage::kSeparate) {
       names.expert_storage = ExpertStorage::kRows;
+    } else if (names.expert_storage == ExpertStorage::kColumnHalves &&
+               has_rows_of_features(checkpoint, config, layer)) {
+      names.expert_storage = ExpertStorage::kRows;  // transformers 5 saves some families so
     }
     return;
   }

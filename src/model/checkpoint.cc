@@ -48,6 +48,11 @@ constexpr std::array<StoredPrefixes, 4> kStoredPrefixes{{
     {"model.language_model.", ""},                 // the same, as newer writers save it
 }};
 
+/// Returns the name that a weight, or a plane of one, would have if it were one of its own.
+std::string weight_name(std::string_view name, bool is_plane) {
+  return is_plane ? fmt::format("{}{}", name, weights::kWeightSuffix) : std::string(name);
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -144,6 +149,12 @@ Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
   return (*file)->find_stored(stored);
 }
 
+Result<std::vector<int64_t>> Checkpoint::find_shape(const std::string& name) const {
+  const auto found = find_raw(name, false);
+  if (!found) return found.error();
+  return found->shape;
+}
+
 Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
                                                           const tensor::Shape& shape) const {
   const std::string own = stored_name(name);
@@ -180,12 +191,31 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
 }
 
 Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string_view name, const tensor::Shape& shape,
-                                                                     const weights::WeightFormat& format) const {
+                                                                     const weights::WeightFormat& format,
+                                                                     int64_t plane) const {
   if (gguf_) return gguf_->find_weight(name, shape);
-  const auto lookup = [this](const std::string& part) { return find_raw(part, true); };
-  auto found = weights::find_stored_weight(lookup, format, std::string(name), shape[0], shape[1]);
+  const bool has_planes = shape.rank() == 3;
+  const auto lookup = [&](const std::string& part) {
+    return has_planes ? find_plane(part, shape, plane, true) : find_raw(part, true);
+  };
+  auto found = weights::find_stored_weight(lookup, format, weight_name(name, has_planes), shape[shape.rank() - 2],
+                                           shape[shape.rank() - 1]);
   if (!found) return make_error(found.error().code, "{}: {}", folder_.string(), found.error().message);
   return found;
+}
+
+Result<weights::RawTensor> Checkpoint::find_plane(const std::string& part, const tensor::Shape& shape, int64_t plane,
+                                                  bool has_values) const {
+  const std::string name = weights::name_in_one_tensor(part);
+  auto all = find_raw(name, has_values);
+  if (!all) return all;
+  if (all->shape.size() != 3 || all->shape[0] != shape[0])
+    return make_error(ErrorCode::kData, "tensor '{}' has shape [{}], wanted three dimensions for {} experts", name,
+                      fmt::join(all->shape, ", "), shape[0]);
+  all->shape.erase(all->shape.begin());
+  const size_t bytes = all->bytes.size() / static_cast<size_t>(shape[0]);
+  all->bytes = all->bytes.subspan(static_cast<size_t>(plane) * bytes, bytes);
+  return all;
 }
 
 Result<std::optional<StoredLatents>> Checkpoint::find_latents(std::string_view name, const tensor::Shape& shape) const {
@@ -207,11 +237,13 @@ Result<weights::RawTensor> Checkpoint::find_raw(const std::string& name, bool ha
 Result<std::optional<weights::StoredFormat>> Checkpoint::find_format(std::string_view name, const tensor::Shape& shape,
                                                                      const weights::WeightFormat& format) const {
   if (gguf_) return gguf_->find_format(name, shape);
+  const bool has_planes = shape.rank() == 3;
   const std::vector<std::string> read = weights::names_read_for_format(format, name);
   const auto lookup = [&](const std::string& part) {
-    return find_raw(part, std::ranges::find(read, part) != read.end());
+    return has_planes ? find_plane(part, shape, 0, false) : find_raw(part, std::ranges::find(read, part) != read.end());
   };
-  auto found = weights::find_stored_format(lookup, format, std::string(name), shape[0], shape[1]);
+  auto found = weights::find_stored_format(lookup, format, weight_name(name, has_planes), shape[shape.rank() - 2],
+                                           shape[shape.rank() - 1]);
   if (!found) return make_error(found.error().code, "{}: {}", folder_.string(), found.error().message);
   return found;
 }

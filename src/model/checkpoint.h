@@ -57,14 +57,18 @@ class Checkpoint {
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name, const tensor::Shape& wanted) const;
   /// Finds a tensor of any dtype and rank, as stored. Errors: those of find().
   [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
+  /// Finds the shape of a tensor of safetensors, from its header alone. Errors: those of find().
+  [[nodiscard]] Result<std::vector<int64_t>> find_shape(const std::string& name) const;
   /// Finds a matrix stored in 8 bits with its scales: one per row, or per group of a row. Errors: those of find().
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted,
                                                  bool per_channel_scales) const;
-  /// Finds the weight `name` of shape [rows, columns] in a format that is decoded; nothing when it is stored as plain
-  /// floating point. Errors: those of find() and weights::find_stored_weight.
+  /// Finds the weight `name` of shape [rows, columns], or a plane of shape [planes, rows, columns], in a format that is
+  /// decoded; nothing when it is stored as plain floating point. Errors: those of find() and
+  /// weights::find_stored_weight.
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape,
-                                                                         const weights::WeightFormat& format) const;
+                                                                         const weights::WeightFormat& format,
+                                                                         int64_t plane = 0) const;
   /// Finds the parts of an expansion of latents where the checkpoint stores them apart, as GGUF files may. Errors:
   /// those of find_weight().
   [[nodiscard]] Result<std::optional<StoredLatents>> find_latents(std::string_view name,
@@ -103,6 +107,10 @@ class Checkpoint {
   [[nodiscard]] std::string own_name(std::string_view stored) const;
   /// Finds a tensor of a weight. Its bytes are there with `has_values`. Errors: those of find().
   [[nodiscard]] Result<weights::RawTensor> find_raw(const std::string& name, bool has_values) const;
+  /// Finds a tensor of a plane of a weight of `shape`. `part` is what its name would be if the plane were a weight of
+  /// its own. Errors: those of find(), and kData for a tensor without as many planes.
+  [[nodiscard]] Result<weights::RawTensor> find_plane(const std::string& part, const tensor::Shape& shape,
+                                                      int64_t plane, bool has_values) const;
   [[nodiscard]] Result<std::span<const std::byte>> find_bytes(std::string_view name, std::string_view dtype,
                                                               const tensor::Shape& shape) const;
 

@@ -146,19 +146,21 @@ class LayerLister {
     list_head_norms();
   }
 
-  /// Lists q, k, v and the output gate, whose rows follow each head's rows of q in one tensor.
+  /// Lists q, k, v and the output gate. Without a tensor of its own its rows follow each head's rows of q.
   void list_gated_projections() {
     const AttentionConfig& attention = layer_.attention;
     const int64_t head = attention.head_dim;
     const int64_t hidden = config_.hidden_size;
     const std::string stored = names_.weight(index_, names_.query);
     for (const int64_t part : {0, 1}) {
-      add(part == 0 ? stored : gate_name(config_, index_), {attention.query_width(), hidden}, Division::kHeadRows)
-          .part = TensorPart{.tensor = stored,
-                             .shape = {2 * attention.query_width(), hidden},
-                             .first_row = part * head,
-                             .row_step = 2 * head,
-                             .row_block = head};
+      TensorSpec& spec =
+          add(part == 0 ? stored : gate_name(config_, index_), {attention.query_width(), hidden}, Division::kHeadRows);
+      if (names_.attention_gate.empty())
+        spec.part = TensorPart{.tensor = stored,
+                               .shape = {2 * attention.query_width(), hidden},
+                               .first_row = part * head,
+                               .row_step = 2 * head,
+                               .row_block = head};
     }
     for (const std::string_view name : {names_.key, names_.value})
       add(names_.weight(index_, name), {attention.kv_width(), hidden}, Division::kKvHeadRows);

@@ -13,7 +13,8 @@ constexpr int32_t kMaxRopePosition = 1 << 28;
 
 std::optional<RopeKind> kind_of(std::string_view name, bool has_longrope) {
   if (has_longrope && (name == "longrope" || name == "su" || name == "yarn")) return RopeKind::kLongrope;
-  if (name == "default") return RopeKind::kDefault;
+  // The three positions that mrope gives a token of an image are one position of a token of text.
+  if (name == "default" || name == "mrope") return RopeKind::kDefault;
   if (name == "linear") return RopeKind::kLinear;
   if (name == "llama3") return RopeKind::kLlama3;
   if (name == "yarn") return RopeKind::kYarn;

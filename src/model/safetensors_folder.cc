@@ -31,25 +31,36 @@ Result<std::unique_ptr<SafetensorsFolder>> SafetensorsFolder::open(const std::fi
   return opened;
 }
 
+void SafetensorsFolder::find_names() {
+  const std::string index_name(kSafetensorsIndexName);
+  if (has_file(single_name_) || has_file(index_name)) return;
+  const auto renamed = [](std::string_view name) {
+    return std::string(kMistralWeights) + std::string(name.substr(name.find('.')));
+  };
+  if (!has_file(renamed(single_name_)) && !has_file(renamed(index_name))) return;
+  single_name_ = renamed(single_name_);
+  index_path_ = folder_ / renamed(index_name);
+}
+
 Result<void> SafetensorsFolder::open_files() {
-  const std::string single_name(kSafetensorsName);
+  find_names();
   const Result<void> index = read_index();
-  const bool has_single = has_file(single_name);
+  const bool has_single = has_file(single_name_);
   if (index && (!has_single || has_listed_files())) {
     if (has_single)
       log::warn("{}: tensors are read from the files that {} names, not all from {}", folder_.string(),
-                kSafetensorsIndexName, single_name);
+                index_path_.filename().string(), single_name_);
     return {};
   }
   if (has_single) {
-    auto single = open_file(single_name);
+    auto single = open_file(single_name_);
     if (!single) return single.error();
     shard_of_.clear();
     single_ = std::move(*single);
     return {};
   }
   if (index.error().code != ErrorCode::kNotFound) return index.error();
-  return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder_.string(), single_name,
+  return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder_.string(), single_name_,
                     kSafetensorsIndexName);
 }
 
@@ -93,7 +104,7 @@ bool SafetensorsFolder::has_file(const std::string& file_name) const {
 bool SafetensorsFolder::has_listed_files() const {
   std::set<std::string> files;
   for (const auto& [name, file] : shard_of_) files.insert(file);
-  return !files.empty() && files != std::set<std::string>{std::string(kSafetensorsName)} &&
+  return !files.empty() && files != std::set<std::string>{single_name_} &&
          std::ranges::all_of(files, [this](const std::string& file) { return has_file(file); });
 }
 

@@ -18,16 +18,18 @@ namespace millrace::model {
 /// The weight files of a checkpoint folder.
 inline constexpr std::string_view kSafetensorsName = "model.safetensors";
 inline constexpr std::string_view kSafetensorsIndexName = "model.safetensors.index.json";
+/// What begins these names in Mistral's own format, in place of "model".
+inline constexpr std::string_view kMistralWeights = "consolidated";
 
 /// The safetensors files of a folder: the shards that an index names, or a single file. A shard is mapped when the
 /// first of its tensors is found. Names are those of the files. All const methods are thread-safe. Tensors borrow the
 /// mapping: the folder outlives them.
 class SafetensorsFolder {
  public:
-  /// Opens a folder. With both an index and a single file the index counts, as for vLLM. The single file counts if the
-  /// index is broken, or names no file, or one that is gone. Errors begin with the path: kNotFound when it holds
-  /// neither, kData for a malformed one. With a `source` the files are filled as they are read; its errors are those of
-  /// every other call.
+  /// Opens a folder. The files of Mistral's own format count where there are no others. With both an index and a single
+  /// file the index counts, as for vLLM. The single file counts if the index is broken, or names no file, or one that
+  /// is gone. Errors begin with the path: kNotFound when it holds neither, kData for a malformed one. With a `source`
+  /// the files are filled as they are read; its errors are those of every other call.
   [[nodiscard]] static Result<std::unique_ptr<SafetensorsFolder>> open(const std::filesystem::path& folder,
                                                                        std::shared_ptr<RangeSource> source);
 
@@ -46,6 +48,8 @@ class SafetensorsFolder {
  private:
   SafetensorsFolder(std::filesystem::path folder, std::shared_ptr<RangeSource> source);
   [[nodiscard]] Result<void> open_files();
+  /// Chooses between the names of files.
+  void find_names();
   [[nodiscard]] Result<void> read_index();
   [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& file_name) const;
   [[nodiscard]] bool has_file(const std::string& file_name) const;
@@ -56,7 +60,8 @@ class SafetensorsFolder {
   [[nodiscard]] static FileRange range_of(const SafetensorsFile& file, std::string_view name);
 
   const std::filesystem::path folder_;
-  const std::filesystem::path index_path_;
+  std::string single_name_{kSafetensorsName};
+  std::filesystem::path index_path_;
   const std::shared_ptr<RangeSource> source_;  ///< null: the folder has all bytes
   std::unique_ptr<SafetensorsFile> single_;
   std::unordered_map<std::string, std::string> shard_of_;  ///< name to file name; empty with a single file

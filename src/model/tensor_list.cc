@@ -93,7 +93,8 @@ std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows) {
 }
 
 std::string gate_name(const ModelConfig& config, int32_t layer) {
-  return config.names.weight(layer, config.names.query) + ":gate";
+  const std::string_view own = config.names.attention_gate;
+  return own.empty() ? config.names.weight(layer, config.names.query) + ":gate" : config.names.weight(layer, own);
 }
 
 std::string router_name(const ModelConfig& config, int32_t layer) {
@@ -197,11 +198,15 @@ bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
 
 Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
+  const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   // An encoder's norms belong to the stage of the next layer.
   const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
   for (const TensorSpec& spec : stage_tensors(config, config.encoder ? whole : span)) {
     known.insert(spec.stored_name());
     if (spec.part && !spec.part->scales.empty()) known.insert(spec.part->scales);
+    if (is_decoded && spec.expert == 0 && spec.part) {
+      for (std::string& name : weights::companion_names(spec.stored_name())) known.insert(std::move(name));
+    }
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.stored_name()));
   }
   // A stage without layers has none of these.
@@ -210,7 +215,6 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
          {config.names.layer_input_embedding, config.names.layer_input_projection, config.names.layer_input_norm})
       known.emplace(name);
   }
-  const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   if (is_decoded && config.tied_embeddings) known.emplace(config.names.head);  // with scales that equal the embedding's
   std::string unknown;                                                         // the first in the order of names
   for (const std::string& name : checkpoint.names()) {

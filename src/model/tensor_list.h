@@ -65,7 +65,8 @@ struct TensorSpec {
 /// Empty: they follow one another.
 [[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
 
-/// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It is part of a tensor.
+/// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It may be part of a
+/// tensor.
 [[nodiscard]] std::string gate_name(const ModelConfig& config, int32_t layer);
 /// Returns the name of a sparse layer's router, [expert_count, hidden].
 [[nodiscard]] std::string router_name(const ModelConfig& config, int32_t layer);

@@ -42,6 +42,7 @@ struct TensorNames {
   std::string_view key = "self_attn.k_proj";
   std::string_view value = "self_attn.v_proj";
   std::string_view fused_qkv = {};
+  std::string_view attention_gate = {};  ///< of attention with an output gate; empty: its rows are in `query`
   std::string_view query_norm = "self_attn.q_norm";
   std::string_view key_norm = "self_attn.k_norm";
   std::string_view query_a = "self_attn.q_a_proj";  ///< these six are latent attention's

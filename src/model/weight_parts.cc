@@ -144,8 +144,8 @@ Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, Weigh
   if (!stored) return stored.error();
   if (*stored) {
     part.bytes = (**stored).stored_bytes() * static_cast<size_t>(own.size()) / static_cast<size_t>((**stored).rows);
+    part.rows = spec.part && spec.part->transposed ? TermRange{0, (**stored).rows} : stored_range;
     part.stored = std::move(**stored);
-    part.rows = stored_range;
     return {};
   }
   Result<std::optional<StoredLatents>> latents = find_latents(spec);
@@ -169,13 +169,16 @@ Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, Weigh
 /// Returns whether a weight may be stored in a format of its own. What is stored decides, also of routers and
 /// embeddings.
 bool WeightParts::may_have_format(const TensorSpec& spec) const {
-  return is_decoded() && spec.stored_shape().rank() == 2;
+  if (!is_decoded()) return false;
+  const size_t rank = spec.stored_shape().rank();
+  return rank == 2 || (rank == 3 && !spec.part->joined);
 }
 
 /// Finds a weight in a format of its own; nothing when it is stored as plain floating point.
 Result<std::optional<weights::StoredWeight>> WeightParts::find_stored(const TensorSpec& spec) const {
   if (!may_have_format(spec)) return std::optional<weights::StoredWeight>();
-  return checkpoint_.find_weight(spec.stored_name(), spec.stored_shape(), config_.weight_format);
+  return checkpoint_.find_weight(spec.stored_name(), spec.stored_shape(), config_.weight_format,
+                                 spec.part ? spec.part->plane : 0);
 }
 
 Result<std::optional<StoredLatents>> WeightParts::find_latents(const TensorSpec& spec) const {

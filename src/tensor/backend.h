@@ -360,8 +360,9 @@ class Backend {
   virtual void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
                             float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer);
   /// out (compute) [T, heads·value_dim] = attention of each row up to its own position. It rotates the last rope_dim
-  /// channels of each head of q (f32) [T, heads·(nope_dim + rope_dim)]. Queries go to the space of latents and results
-  /// come back from there, so that each latent is read as it is stored.
+  /// channels of each head of q (f32) [T, heads·(nope_dim + rope_dim)], all of which the table's factor of queries
+  /// multiplies. Queries go to the space of latents and results come back from there, so that each latent is read as it
+  /// is stored.
   virtual void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary,
                                 const LatentExpansion& expansion, const UploadedBatch& batch, const KvCache& cache,
                                 int32_t layer, Matrix out);

@@ -39,11 +39,13 @@ constexpr std::array<Companion, 18> kCompanions = {{
 
 template <class Chosen>
 std::vector<std::string> names_of(std::string_view weight_name, Chosen chosen) {
+  if (weight_name.ends_with(".bias")) return {};
+  const bool is_alone = weight_name.ends_with(kWeightSuffix);
+  const std::string prefix(is_alone ? weight_name.substr(0, weight_name.size() - kWeightSuffix.size()) : weight_name);
   std::vector<std::string> names;
-  if (!weight_name.ends_with(kWeightSuffix)) return names;
-  const std::string prefix(weight_name.substr(0, weight_name.size() - kWeightSuffix.size()));
   for (const Companion& companion : kCompanions) {
-    if (chosen(companion.role)) names.push_back(prefix + std::string(companion.suffix));
+    const std::string name = prefix + std::string(companion.suffix);
+    if (chosen(companion.role)) names.push_back(is_alone ? name : name_in_one_tensor(name));
   }
   return names;
 }
@@ -82,6 +84,16 @@ std::optional<std::string> weight_of_companion(std::string_view name) {
 bool names_input_scale(std::string_view name) {
   const Companion* const companion = companion_of(name);
   return companion != nullptr && companion->role == Role::kInputScale;
+}
+
+std::string name_in_one_tensor(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  const std::string_view prefix = name.substr(0, dot);
+  const std::string_view suffix = name.substr(dot);
+  if (suffix == kWeightSuffix) return std::string(prefix);
+  constexpr std::string_view kBegin = ".weight_";
+  const std::string_view rest = suffix.substr(suffix.starts_with(kBegin) ? kBegin.size() : 1);
+  return std::string(prefix) + "_" + std::string(rest);
 }
 
 bool names_codes(std::string_view name) {

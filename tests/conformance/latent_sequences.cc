@@ -19,6 +19,7 @@ class LatentFeeder {
  public:
   LatentFeeder(tensor::Backend& backend, const LatentCase& sizes, const LatentWeights& weights, int32_t page_count)
       : backend_(backend),
+        sizes_(sizes),
         shape_(sizes.shape),
         cache_(backend.make_kv_cache({.layer_count = kLatentLayers,
                                       .kv_head_count = 1,
@@ -47,7 +48,10 @@ class LatentFeeder {
 
   /// Stores a batch, and returns its attention [rows, heads·value_dim].
   Values run(const tensor::BatchLayout& batch, const Values& q, const Values& kv) {
-    const tensor::RotaryTable rotary{frequencies_.get(), shape_.rope_dim, 1.0f};
+    const tensor::RotaryTable rotary{.inverse_frequency = frequencies_.get(),
+                                     .rotary_dim = shape_.rope_dim,
+                                     .query_beta = sizes_.query_beta,
+                                     .query_period = sizes_.query_period};
     const int64_t rows = batch.row_count();
     Values result;
     backend_.run_and_wait([&] {
@@ -67,6 +71,7 @@ class LatentFeeder {
 
  private:
   tensor::Backend& backend_;
+  const LatentCase sizes_;
   const LatentShape shape_;
   std::unique_ptr<tensor::KvCache> cache_;
   std::unique_ptr<tensor::DeviceVector> frequencies_;
@@ -192,6 +197,8 @@ Values expected_latent_outputs(const LatentCase& sizes, const LatentWeights& wei
     for (const float x : reference::rounded(key, dtype)) history.keys.push_back(x);
     const auto* const q = sequence.q.data() + position * shape.query_width();
     Values query(q, q + shape.query_width());
+    const auto factor = static_cast<float>(reference::query_factor(sizes.query_beta, sizes.query_period, position));
+    for (float& value : query) value *= factor;
     for (size_t head = 0; head < query.size(); head += head_dim) {
       reference::rotate(
           std::span(query).subspan(head + static_cast<size_t>(shape.nope_dim), static_cast<size_t>(shape.rope_dim)),

@@ -11,9 +11,11 @@ namespace millrace::test {
 struct LatentCase {
   tensor::LatentShape shape;
   int32_t page_size = 16;
+  float query_beta = 0.0f;  ///< as in tensor::RotaryTable, as the next one
+  int32_t query_period = 1;
   [[nodiscard]] std::string to_string() const {
-    return fmt::format("{} heads of {}+{} and {}, latents of {}, page {}", shape.head_count, shape.nope_dim,
-                       shape.rope_dim, shape.value_dim, shape.latent_dim, page_size);
+    return fmt::format("{} heads of {}+{} and {}, latents of {}, page {}, query_beta {}", shape.head_count,
+                       shape.nope_dim, shape.rope_dim, shape.value_dim, shape.latent_dim, page_size, query_beta);
   }
 };
 

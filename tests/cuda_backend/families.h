@@ -28,8 +28,7 @@ inline void require_agreement(const GoldenFamily& family) {
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   size_t longest = 0;
   for (const GoldenPrompt& prompt : family.prompts) longest = std::max(longest, prompt.sequence().size());
-  const model::ModelConfig config =
-      model::for_context(model::read_config(family.folder).value(), static_cast<int32_t>(longest));
+  const model::ModelConfig config = model::for_context(adapted_config(*checkpoint), static_cast<int32_t>(longest));
   const int32_t stages = GENERATE(1, 2, 4);
   if (stages > config.layer_count()) return;
   const auto backend = cuda::make_backend({.products = tested_gemm()});

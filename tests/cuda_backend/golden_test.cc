@@ -18,7 +18,7 @@ TEST_CASE("CUDA logits and logprobs of GGUF files are near") {
 TEST_CASE("CUDA logits with 8-bit weights are about as near as in bf16") {
   const test::GoldenFamily family = test::read_golden_family(GENERATE(as<std::string>{}, "llama-untied", "qwen3moe"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  model::ModelConfig config = model::read_config(family.folder).value();
+  model::ModelConfig config = test::adapted_config(*checkpoint);
   config.quantization = GENERATE(model::Quantization::kW8, model::Quantization::kMxInt8);
   const double factor = config.quantization == model::Quantization::kW8 ? 1.0 : 1.5;
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});

@@ -158,13 +158,6 @@ class PlainCodes {
   cpu::KvCodeLayout layout_;
 };
 
-/// Returns the factor of the queries at a position.
-float query_factor(const DeviceRotary& rotary, int32_t position) {
-  const auto period = static_cast<float>(rotary.query_period);
-  const auto counted = static_cast<float>(position + rotary.query_offset);
-  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(counted / period));
-}
-
 /// Returns one head [head_dim] after a norm with these weights; null: no norm.
 std::vector<float> normed(const float* head, int32_t head_dim, const float* norm, float epsilon) {
   std::vector<float> values(head, head + head_dim);

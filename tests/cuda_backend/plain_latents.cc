@@ -95,13 +95,15 @@ void attend_rows(const float* q, const tensor::LatentShape& shape, const DeviceR
     for (int32_t head = 0; head < shape.head_count; ++head) {
       const auto of_head = static_cast<size_t>(head);
       const auto pair = static_cast<size_t>(row) * static_cast<size_t>(shape.head_count) + of_head;
-      const float* from = q + pair * (nope + static_cast<size_t>(shape.rope_dim));
+      const size_t width = nope + static_cast<size_t>(shape.rope_dim);
+      std::vector<float> own(q + pair * width, q + (pair + 1) * width);
+      for (float& value : own) value *= query_factor(rotary, position);
       std::vector<uint16_t> plain(nope);
-      std::transform(from, from + nope, plain.begin(), to_bf16);
-      std::vector<uint16_t> query(latent + static_cast<size_t>(shape.rope_dim));
+      std::transform(own.begin(), own.begin() + shape.nope_dim, plain.begin(), to_bf16);
+      std::vector<uint16_t> query(width - nope + latent);
       const uint16_t* to_latents = bf16(expansion.queries) + of_head * latent * nope;
       for (size_t i = 0; i < latent; ++i) query[i] = to_bf16(dot(plain.data(), to_latents + i * nope, nope));
-      rotate(from + nope, rotary, position, query.data() + latent);
+      rotate(own.data() + nope, rotary, position, query.data() + latent);
       const std::vector<uint16_t> result = attend(query, shape, latents);
       const uint16_t* from_latents = bf16(expansion.values) + of_head * value_dim * latent;
       for (size_t i = 0; i < value_dim; ++i)

@@ -56,4 +56,11 @@ inline void rotate(const float* from, const DeviceRotary& rotary, int32_t positi
   }
 }
 
+/// Returns the factor of the queries at a position.
+inline float query_factor(const DeviceRotary& rotary, int32_t position) {
+  const auto period = static_cast<float>(rotary.query_period);
+  const auto counted = static_cast<float>(position + rotary.query_offset);
+  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(counted / period));
+}
+
 }  // namespace millrace::cuda

@@ -20,7 +20,9 @@ struct Loaded {
 };
 
 Loaded load(const GoldenFamily& family, tensor::DType dtype, tensor::KvDType kv_dtype = tensor::KvDType::kAuto) {
-  return {model::Checkpoint::open(family.folder).value(), model::read_config(family.folder).value(),
+  auto checkpoint = model::Checkpoint::open(family.folder).value();
+  model::ModelConfig config = test::adapted_config(*checkpoint);
+  return {std::move(checkpoint), std::move(config),
           cpu::make_backend({.threads = 2, .compute_dtype = dtype, .kv_dtype = kv_dtype})};
 }
 

@@ -49,7 +49,7 @@ TEST_CASE("logits have equal bits for all stages and chunks and pages") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  model::ModelConfig config = model::read_config(family.folder).value();
+  model::ModelConfig config = test::adapted_config(*checkpoint);
   if (quantizes(family)) config.quantization = GENERATE(from_range(kQuantizations));
   const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
   const Sequences sequences = sequences_of(family);
@@ -72,7 +72,7 @@ TEST_CASE("logits have equal bits for all counts of ranks") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  model::ModelConfig config = model::read_config(family.folder).value();
+  model::ModelConfig config = test::adapted_config(*checkpoint);
   if (quantizes(family)) config.quantization = GENERATE(from_range(kQuantizations));
   std::vector<std::unique_ptr<tensor::Backend>> backends;
   for (int rank = 0; rank < 8; ++rank)
@@ -108,7 +108,7 @@ TEST_CASE("logits have the same bits whatever the count of threads") {
   const GoldenFamily family = test::read_golden_family(GENERATE(as<std::string>{}, "qwen3", "qwen3moe"));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  const model::ModelConfig config = model::read_config(family.folder).value();
+  const model::ModelConfig config = test::adapted_config(*checkpoint);
   const Sequences sequences = sequences_of(family);
   Logits first;
   for (const int threads : {1, 2, 3}) {
@@ -129,7 +129,7 @@ TEST_CASE("8-bit keys and values give equal bits however they are cut") {
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const tensor::KvDType kv_dtype = GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  const model::ModelConfig config = model::read_config(family.folder).value();
+  const model::ModelConfig config = test::adapted_config(*checkpoint);
   std::vector<std::unique_ptr<tensor::Backend>> backends;
   for (const int threads : {1, 2})
     backends.push_back(cpu::make_backend({.threads = threads, .compute_dtype = dtype, .kv_dtype = kv_dtype}));

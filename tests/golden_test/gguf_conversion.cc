@@ -61,7 +61,8 @@ class Converter {
   }
 
   void add_tensor(const std::string& name, const RawTensor& tensor) {
-    if (name == "model.embed_tokens.weight" || name == "backbone.embeddings.weight")
+    if (name == "model.embed_tokens.weight" || name == "backbone.embeddings.weight" ||
+        name == "model.word_embeddings.weight")
       return add("token_embd.weight", with_factor(tensor, "embedding_multiplier"));
     if (name == "lm_head.weight") return add("output.weight", with_factor(tensor, "lm_head_multiplier"));
     if (name == "model.norm.weight" || name == "backbone.norm_f.weight" || name == "model.final_layernorm.weight")
@@ -371,6 +372,15 @@ const std::vector<GgufConversion>& gguf_conversions() {
        .changes = {{"\"attention_chunk_size\": 64", "\"attention_chunk_size\": 8192"},
                    {"\"floor_scale\": 32", "\"floor_scale\": 8192"}}},
       {.folder = "hyv3", .architecture = "hy_v3"},
+      {.folder = "afmoe", .architecture = "afmoe"},
+      {.folder = "bailing", .architecture = "bailingmoe2", .predicting_layers = 1},
+      {.folder = "dots1", .architecture = "dots1"},
+      {.folder = "exaone4",
+       .architecture = "exaone4",
+       .changes = {{"\"high_freq_factor\": 4.0", "\"high_freq_factor\": 1.0"}}},
+      {.folder = "exaone-moe", .architecture = "exaone-moe", .predicting_layers = 1},
+      {.folder = "seed-oss", .architecture = "seed_oss"},
+      {.folder = "smollm3", .architecture = "smollm3"},
       {.folder = "deepseek-v32", .architecture = "deepseek32", .changes = {one_mscale}, .predicting_layers = 1},
       {.folder = "glm-moe-dsa", .architecture = "glm-dsa"},
       {.folder = "deepseek-v2-lite", .architecture = "deepseek2", .changes = {one_mscale}},

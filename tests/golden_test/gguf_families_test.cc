@@ -53,7 +53,7 @@ struct Converted {
 /// Returns tokens that go beyond the windows of all golden models.
 std::vector<TokenId> drawn_tokens() {
   std::vector<TokenId> tokens;
-  for (TokenId i = 0; i < 120; ++i) tokens.push_back(i * 97 % 511);
+  for (TokenId i = 0; i < 120; ++i) tokens.push_back(i * 97 % 127);
   return tokens;
 }
 

@@ -183,7 +183,8 @@ class MetadataWriter {
     if (source_.is("phi3")) text_.add(key("attention.sliding_window"), 0);
     if (!source_.has("sliding_window") || source_.is("qwen2moe")) return;
     add_integer("attention.sliding_window", "sliding_window");
-    if (!source_.is("olmo2") && !source_.is("gemma4")) return;
+    const bool has_flags = source_.is("afmoe") || source_.is("exaone4") || source_.is("exaone-moe");
+    if (!source_.is("olmo2") && !source_.is("gemma4") && !has_flags) return;
     if (source_.is("olmo2")) text_.add(key("rope.freq_base_swa"), source_.number("rope_theta"));
     const int64_t period = source_.is("gemma4") ? 2 : 4;
     constexpr uint32_t kBool = 7;
@@ -207,7 +208,8 @@ class MetadataWriter {
          {"shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"})
       add_integer("expert_shared_feed_forward_length", member);
     if (source_.is("hy_v3")) add_integer("expert_shared_feed_forward_length", "moe_intermediate_size");
-    add_integer("expert_shared_count", source_.has("n_shared_experts") ? "n_shared_experts" : "moe_num_shared_experts");
+    for (const char* member : {"n_shared_experts", "moe_num_shared_experts", "num_shared_experts"})
+      if (!source_.is("hy_v3")) add_integer("expert_shared_count", member);
     for (const char* member : {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"})
       add_integer("leading_dense_block_count", member);
     for (const char* member : {"moe_layer_interval", "interleave_moe_layer_step"})
@@ -215,13 +217,14 @@ class MetadataWriter {
     add_integer("expert_group_count", "n_group");
     add_integer("expert_group_used_count", "topk_group");
     add_integer("moe_latent_size", "moe_latent_size");
-    for (const char* member : {"routed_scaling_factor", "router_scaling_factor"})
+    for (const char* member : {"routed_scaling_factor", "router_scaling_factor", "route_scale"})
       add_number("expert_weights_scale", member);
-    if (source_.is("hy_v3")) text_.add(key("expert_weights_norm"), bool(source_.config()["route_norm"]));
+    if (source_.has("route_norm")) text_.add(key("expert_weights_norm"), bool(source_.config()["route_norm"]));
     if (source_.has("norm_topk_prob") && bool(source_.config()["norm_topk_prob"]))
       text_.add(key("expert_weights_norm"), true);
-    const bool is_sigmoid =
-        source_.is("glm4moe") || source_.is("lfm2moe") || source_.is("minimax-m2") || source_.is("hy_v3");
+    const bool is_sigmoid = source_.is("glm4moe") || source_.is("lfm2moe") || source_.is("minimax-m2") ||
+                            source_.is("hy_v3") || source_.is("afmoe") || source_.is("bailingmoe2") ||
+                            source_.is("dots1");
     if (source_.has("scoring_func") && std::string_view(source_.config()["scoring_func"]) == "softmax") {
       text_.add(key("expert_gating_func"), 1);
     } else if (is_sigmoid || source_.has("scoring_func")) {
@@ -236,6 +239,7 @@ class MetadataWriter {
     const element scaling = source_.config()[is_within ? "rope_parameters" : "rope_scaling"];
     std::string_view type;
     if (scaling["rope_type"].get(type) != simdjson::SUCCESS) type = scaling["type"];
+    if (type == "default") return;
     if (type == "llama3") return add_llama3_divisors(scaling);
     text_.add(key("rope.scaling.type"), type);
     const auto add_scalar = [&](const char* name, const char* member, float factor = 1.0f) {
@@ -271,7 +275,8 @@ class MetadataWriter {
 
   /// Adds what Llama 3's scaling comes to where no frequency lies between its borders.
   void add_llama3_divisors(const element& scaling) {
-    const double theta = scaling["rope_theta"];
+    double theta = 0;
+    if (scaling["rope_theta"].get(theta) != simdjson::SUCCESS) theta = double(source_.config()["rope_theta"]);
     const double border = double(scaling["original_max_position_embeddings"]) / double(scaling["low_freq_factor"]);
     const auto pairs = static_cast<size_t>(source_.integer("head_dim") / 2);
     std::vector<float> divisors;

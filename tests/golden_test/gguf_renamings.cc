@@ -5,8 +5,8 @@ namespace millrace::test {
 namespace {
 
 constexpr GgufRenaming kRenamings[] = {
-    {"gemma2 gemma3 gemma4 olmo2 glm4moe gpt-oss qwen3next qwen35 qwen35moe ", "post_attention_layernorm",
-     "post_attention_norm"},
+    {"gemma2 gemma3 gemma4 olmo2 glm4moe gpt-oss qwen3next qwen35 qwen35moe afmoe exaone4 seed_oss ",
+     "post_attention_layernorm", "post_attention_norm"},
     {"", "post_attention_layernorm", "ffn_norm"},
     {"", "post_self_attn_layernorm", "post_attention_norm"},
     {"", "pre_feedforward_layernorm", "ffn_norm"},
@@ -21,6 +21,15 @@ constexpr GgufRenaming kRenamings[] = {
     {"", "self_attn.v_proj", "attn_v"},
     {"", "self_attn.o_proj", "attn_output"},
     {"", "self_attn.out_proj", "attn_output"},
+    {"", "pre_mlp_layernorm", "ffn_norm"},
+    {"", "self_attn.gate_proj", "attn_gate"},
+    {"", "attention.query_key_value", "attn_qkv"},
+    {"", "attention.dense", "attn_output"},
+    {"", "attention.query_layernorm", "attn_q_norm"},
+    {"", "attention.key_layernorm", "attn_k_norm"},
+    {"", "mlp.gate.expert_bias", "exp_probs_b.bias"},
+    {"", "mlp.e_score_correction_bias", "exp_probs_b.bias"},
+    {"afmoe ", "mlp.expert_bias", "exp_probs_b.bias"},
     {"", "self_attn.q_norm", "attn_q_norm"},
     {"", "self_attn.k_norm", "attn_k_norm"},
     {"", "self_attn.q_layernorm", "attn_q_norm"},

@@ -37,7 +37,7 @@ class GgufSource {
   [[nodiscard]] bool is(std::string_view architecture) const { return architecture_ == architecture; }
   [[nodiscard]] bool pairs_rows() const {
     return is("granite") || is("granitemoe") || is("granitehybrid") || is("mistral3") || is("nemotron_h") ||
-           is("nemotron_h_moe");
+           is("nemotron_h_moe") || is("smollm3");
   }
   [[nodiscard]] bool is_latent() const { return is("deepseek2") || is("deepseek32") || is("glm-dsa"); }
   [[nodiscard]] bool is_delta_net() const { return is("qwen3next") || tiles_value_heads(); }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/adapt_config.h"
+#include "model/families/read_config.h"
 #include "model/gguf_files.h"
 #include "support/effort.h"
 #include "support/paths.h"
@@ -117,7 +119,17 @@ const std::vector<std::string>& golden_family_names() {
                                  "glm-moe-dsa",
                                  "deepseek-v32-sparse",
                                  "glm-moe-dsa-sparse",
-                                 "glm4-moe-lite"};
+                                 "glm4-moe-lite",
+                                 "mistral4",
+                                 "exaone4",
+                                 "seed-oss",
+                                 "smollm3",
+                                 "afmoe",
+                                 "exaone-moe",
+                                 "dots1",
+                                 "solar-open",
+                                 "bailing",
+                                 "qwen3vl-moe"};
     if (std::filesystem::exists(small_model_dir())) all.emplace_back(kSmallModelName);
     return all;
   }();
@@ -155,6 +167,13 @@ GoldenFamily read_golden_family(const std::string& name) {
   if (double factor = 0.0; tolerance["w8_factor"].get(factor) == simdjson::SUCCESS) family.tolerance.w8_factor = factor;
   for (const simdjson::dom::element prompt : root["prompts"].get_array()) family.prompts.push_back(read_prompt(prompt));
   return family;
+}
+
+model::ModelConfig adapted_config(const model::Checkpoint& checkpoint) {
+  model::ModelConfig config = model::read_config(checkpoint.folder()).value();
+  const Result<void> adapted = model::adapt_to_checkpoint(checkpoint, config);
+  if (!adapted) throw ErrorException(adapted.error());
+  return config;
 }
 
 std::vector<double> log_softmax(std::span<const float> logits) {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
 
 namespace millrace::test {
 
@@ -55,6 +57,9 @@ inline constexpr const char* kSmallModelName = "books-4m";
 [[nodiscard]] std::filesystem::path golden_folder(const std::string& name);
 /// Reads a family. Throws when its golden file is missing or malformed.
 [[nodiscard]] GoldenFamily read_golden_family(const std::string& name);
+
+/// Returns the config of a checkpoint, with what its tensors say of it.
+[[nodiscard]] model::ModelConfig adapted_config(const model::Checkpoint& checkpoint);
 
 /// The distance of logits from a reference, over any number of rows.
 class LogitDistance {

@@ -466,6 +466,10 @@ TEST_CASE("Companions of a weight lead back to it") {
   for (const char* name : {"a.weight", "a.input_scale", "a.activation_scale", "a.g_idx", "a.weight_shape", "a.bias"})
     CHECK_FALSE(names_codes(name));
   CHECK(companion_names("a.bias").empty());
+  const std::vector<std::string> of_experts = companion_names("mlp.experts.down_proj");
+  for (const char* name : {"mlp.experts.down_proj_scale_inv", "mlp.experts.down_proj_activation_scale"})
+    CHECK(std::ranges::find(of_experts, name) != of_experts.end());
+  CHECK(name_in_one_tensor("mlp.experts.down_proj.weight") == "mlp.experts.down_proj");
 }
 
 }  // namespace

@@ -158,6 +158,11 @@ void require_activation(FieldReader& fields, std::string_view wanted, std::initi
   if (found != wanted) fields.fail_with("{} '{}' is not supported, wanted '{}'", *key, found, wanted);
 }
 
+void require_text(FieldReader& fields, std::string_view key, std::string_view wanted) {
+  const std::string found = fields.text_or(key, wanted);
+  if (found != wanted) fields.fail_with("{} '{}' is not supported, wanted '{}'", key, found, wanted);
+}
+
 float read_multiplier(FieldReader& fields, std::string_view key) {
   return static_cast<float>(fields.number_or(key, 1.0, 1e-9, 1e9));
 }
@@ -255,10 +260,10 @@ void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fall
   if (count > 0) moe.shared = {.width = count * moe.intermediate_size};
 }
 
-MoeConfig read_grouped_experts(FieldReader& fields) {
+MoeConfig read_grouped_experts(FieldReader& fields, std::string_view count_key, std::string_view shared_key) {
   MoeConfig moe;
-  moe.expert_count = fields.integer("n_routed_experts", 1, kMaxExpertCount);
-  read_experts_per_token(fields, "n_routed_experts", moe);
+  moe.expert_count = fields.integer(count_key, 1, kMaxExpertCount);
+  read_experts_per_token(fields, count_key, moe);
   moe.intermediate_size = fields.integer("moe_intermediate_size", 1, kMaxIntermediate / kMaxShared);
   moe.score = tensor::RouterScore::kSigmoid;
   moe.renormalize = fields.flag_or("norm_topk_prob", true);
@@ -273,7 +278,7 @@ MoeConfig read_grouped_experts(FieldReader& fields) {
       moe.expert_count / moe.group_count * moe.groups_per_token < moe.experts_per_token)
     fields.fail_with("{} experts in n_group {} groups, of which topk_group {} give num_experts_per_tok {}, do not fit",
                      moe.expert_count, moe.group_count, moe.groups_per_token, moe.experts_per_token);
-  read_shared_experts(fields, "n_shared_experts", 1, moe);
+  read_shared_experts(fields, shared_key, 1, moe);
   return moe;
 }
 
@@ -282,6 +287,23 @@ void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const 
     LayerConfig& own = config.layers[static_cast<size_t>(index)];
     own = layer;
     if (index >= dense_count) own.feed_forward.moe = moe;
+  }
+}
+
+void set_experts_by_layer_types(FieldReader& fields, ModelConfig& config, const MoeConfig& moe, int32_t dense_count) {
+  std::vector<std::string> types = fields.strings("mlp_layer_types");
+  if (!fields.has("mlp_layer_types")) {
+    for (int32_t index = 0; index < config.layer_count(); ++index)
+      types.emplace_back(index < dense_count ? "dense" : "sparse");
+  }
+  if (types.size() != config.layers.size())
+    return fields.fail_with("mlp_layer_types names {} layers, num_hidden_layers {}", types.size(),
+                            config.layers.size());
+  for (size_t index = 0; index < types.size(); ++index) {
+    if (types[index] == "sparse")
+      config.layers[index].feed_forward.moe = moe;
+    else if (types[index] != "dense")
+      fields.fail_with("mlp_layer_types names '{}' for layer {}, wanted dense or sparse", types[index], index);
   }
 }
 

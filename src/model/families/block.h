@@ -48,6 +48,9 @@ LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefa
 void require_activation(FieldReader& fields, std::string_view wanted,
                         std::initializer_list<std::string_view> keys = {"hidden_act"});
 
+/// Refuses another text under `key` than `wanted`, which is also what its absence means.
+void require_text(FieldReader& fields, std::string_view key, std::string_view wanted);
+
 /// Reads a number that multiplies something; 1 when absent.
 [[nodiscard]] float read_multiplier(FieldReader& fields, std::string_view key);
 
@@ -91,10 +94,14 @@ void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fall
 
 /// Reads experts that are chosen by DeepSeek-V3's router, and the shared expert: n_routed_experts, n_group and so on.
 /// Scores are sigmoids; a group counts as the sum of its two largest scores with their correction biases.
-[[nodiscard]] MoeConfig read_grouped_experts(FieldReader& fields);
+[[nodiscard]] MoeConfig read_grouped_experts(FieldReader& fields, std::string_view count_key = "n_routed_experts",
+                                             std::string_view shared_key = "n_shared_experts");
 
 /// Gives every layer a copy of `layer`, with experts from the layer `dense_count` on.
 void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const MoeConfig& moe, int32_t dense_count);
+
+/// Gives experts to the layers that mlp_layer_types calls sparse, and without it to those from `dense_count` on.
+void set_experts_by_layer_types(FieldReader& fields, ModelConfig& config, const MoeConfig& moe, int32_t dense_count);
 
 /// Refuses members that change the arithmetic and that the family has not read. One that is absent, null, false, 0, 1
 /// or empty changes nothing, and neither does one that repeats what `config` has.

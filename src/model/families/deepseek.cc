@@ -1,69 +1,14 @@
 #include <algorithm>
-#include <cmath>
 
 #include "model/families/block.h"
 #include "model/families/families.h"
+#include "model/families/latent_block.h"
 
 namespace millrace::model {
 namespace {
 
-constexpr int32_t kMaxRank = 1 << 15;
-constexpr int32_t kMaxLatentDim = 512;  ///< with kMaxRopeDim the limit of the attention kernels
-constexpr int32_t kMaxRopeDim = 128;
 constexpr int32_t kMaxIndexHeads = 256;
 constexpr int32_t kMaxIndexDim = 512;
-
-/// Returns the factor of the scores of a model whose context yarn stretches: the square of yarn's factor of cos and
-/// sin, with mscale_all_dim.
-double yarn_score_factor(const RopeConfig& rope) {
-  const double all_dim = rope.mscale_all_dim.value_or(0.0);
-  if (rope.kind != RopeKind::kYarn || all_dim == 0.0 || rope.factor <= 1.0) return 1.0;
-  const double factor = 0.1 * all_dim * std::log(rope.factor) + 1.0;
-  return factor * factor;
-}
-
-/// Reads the rotation of the last channels of queries and of the key that all heads share, and adds it to `config`.
-int32_t add_latent_rope(FieldReader& fields, ModelConfig& config, int32_t rope_dim) {
-  RopeConfig rope = parse_rope(fields, {.max_position = config.max_position, .head_dim = rope_dim});
-  rope.rotary_dim = rope_dim;
-  rope.interleaved = fields.flag_or("rope_interleave", true);
-  config.ropes.push_back(std::move(rope));
-  return static_cast<int32_t>(config.ropes.size()) - 1;
-}
-
-/// Reads the block of DeepSeek-V2: Llama's with multi-head latent attention. `query_rank` is the default of
-/// q_lora_rank; null in config.json means a whole projection.
-LayerConfig read_latent_block(FieldReader& fields, ModelConfig& config, int32_t query_rank) {
-  require_activation(fields, "silu");
-  const int32_t value_dim = fields.integer("v_head_dim", 2, kMaxHeadDim);
-  LayerConfig layer = read_block(fields, config, {.head_dim = value_dim});
-  AttentionConfig& attention = layer.attention;
-  LatentConfig latent;
-  latent.query_rank = fields.integer_or("q_lora_rank", fields.has_key("q_lora_rank") ? 0 : query_rank, 1, kMaxRank);
-  latent.latent_dim = fields.integer("kv_lora_rank", 1, kMaxLatentDim);
-  latent.nope_dim = fields.integer("qk_nope_head_dim", 1, kMaxHeadDim);
-  latent.rope_dim = fields.integer("qk_rope_head_dim", 2, kMaxRopeDim);
-  if (latent.rope_dim % 2 != 0) fields.fail_with("qk_rope_head_dim {} is not even", latent.rope_dim);
-  latent.bias = attention.output_bias = fields.flag_or("attention_bias", false);
-  attention.latent = latent;
-  attention.head_dim = value_dim;
-  attention.kv_head_count = 1;
-  attention.rope = add_latent_rope(fields, config, latent.rope_dim);
-  attention.scale = static_cast<float>(yarn_score_factor(config.ropes.back()) /
-                                       std::sqrt(static_cast<double>(latent.nope_dim + latent.rope_dim)));
-  return layer;
-}
-
-/// Refuses layers with experts at other distances than one after the other.
-void refuse_other_frequency(FieldReader& fields) {
-  const int32_t frequency = fields.integer_or("moe_layer_freq", 1, 1, kMaxLayerCount);
-  if (frequency != 1) fields.fail_with("moe_layer_freq {} is not supported, wanted 1", frequency);
-}
-
-void require_text(FieldReader& fields, std::string_view key, std::string_view wanted) {
-  const std::string found = fields.text_or(key, wanted);
-  if (found != wanted) fields.fail_with("{} '{}' is not supported, wanted '{}'", key, found, wanted);
-}
 
 /// Reads DeepSeek-V2's experts: scores are a softmax, which weighs the experts undivided, and the best of a group
 /// stands for it.
@@ -89,30 +34,11 @@ MoeConfig read_sigmoid_experts(FieldReader& fields) {
   return read_grouped_experts(fields);
 }
 
-int32_t read_dense_count(FieldReader& fields, int32_t silent) {
-  return fields.integer_or("first_k_dense_replace", silent, 0, kMaxLayerCount);
-}
-
 /// Reads DeepSeek-V3's block in other sizes. The first layers are dense unless mlp_layer_types names others.
 void read_by_layer_types(FieldReader& fields, ModelConfig& config, int32_t query_rank, int32_t dense_count) {
   const LayerConfig layer = read_latent_block(fields, config, query_rank);
-  refuse_other_frequency(fields);
-  const MoeConfig moe = read_sigmoid_experts(fields);
-  set_dense_then_sparse(config, layer, moe, read_dense_count(fields, dense_count));
-  if (!fields.has("mlp_layer_types")) return;
-  const std::vector<std::string> types = fields.strings("mlp_layer_types");
-  if (types.size() != config.layers.size())
-    return fields.fail_with("mlp_layer_types names {} layers, num_hidden_layers {}", types.size(),
-                            config.layers.size());
-  for (size_t index = 0; index < types.size(); ++index) {
-    std::optional<MoeConfig>& own = config.layers[index].feed_forward.moe;
-    if (types[index] == "dense")
-      own.reset();
-    else if (types[index] == "sparse")
-      own = moe;
-    else
-      fields.fail_with("mlp_layer_types names '{}' for layer {}, wanted dense or sparse", types[index], index);
-  }
+  config.layers.assign(config.layers.size(), layer);
+  set_experts_by_layer_types(fields, config, read_sigmoid_experts(fields), read_dense_layers(fields, dense_count));
 }
 
 /// Returns for each layer whether it takes the choice of the layer before it: by indexer_types (full, shared), by
@@ -170,8 +96,7 @@ void add_indexers(FieldReader& fields, ModelConfig& config, int32_t head_count, 
 /// The latent block, in which layers from first_k_dense_replace on have experts and a shared one.
 void describe_deepseek_v2(FieldReader& fields, ModelConfig& config) {
   const LayerConfig layer = read_latent_block(fields, config, 1536);
-  refuse_other_frequency(fields);
-  set_dense_then_sparse(config, layer, read_softmax_experts(fields), read_dense_count(fields, 0));
+  set_dense_then_sparse(config, layer, read_softmax_experts(fields), read_dense_layers(fields, 0));
 }
 
 /// DeepSeek-V2's block with sigmoid scores and a correction of the choice.

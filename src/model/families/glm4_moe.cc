@@ -15,4 +15,10 @@ void describe_glm4_moe(FieldReader& fields, ModelConfig& config) {
                         fields.integer_or("first_k_dense_replace", 1, 0, kMaxLayerCount));
 }
 
+/// The text part of GLM-4.5V and GLM-4.6V.
+void describe_glm4v_moe(FieldReader& fields, ModelConfig& config) {
+  describe_glm4_moe(fields, config);
+  config.names.skipped_parts = "model.visual. visual.";
+}
+
 }  // namespace millrace::model

@@ -8,6 +8,8 @@
 namespace millrace::model {
 namespace {
 
+constexpr std::string_view kQwenVisionParts = "model.visual. visual.";
+
 /// Returns the window of the layers that slide; 0: none may.
 int32_t read_qwen_window(FieldReader& fields) {
   const int32_t silent = fields.has_key("sliding_window") ? 0 : 4096;
@@ -89,6 +91,25 @@ void describe_qwen3_moe(FieldReader& fields, ModelConfig& config) {
   read_qwen_experts(fields, moe);
   set_qwen_layers(fields, config, layer, 0);
   set_qwen_experts(fields, config, moe);
+}
+
+/// The text part of Qwen2-VL and Qwen2.5-VL, which is Qwen2's.
+void describe_qwen2_vl(FieldReader& fields, ModelConfig& config) {
+  describe_qwen2(fields, config);
+  config.names.skipped_parts = kQwenVisionParts;
+}
+
+/// The text part of Qwen3-VL, which is Qwen3's: the three positions of a token of text are equal.
+void describe_qwen3_vl(FieldReader& fields, ModelConfig& config) {
+  describe_qwen3(fields, config);
+  config.names.skipped_parts = kQwenVisionParts;
+}
+
+/// The text part of Qwen3-VL's mixtures. Their experts are stored together, with inputs down the rows.
+void describe_qwen3_vl_moe(FieldReader& fields, ModelConfig& config) {
+  describe_qwen3_moe(fields, config);
+  config.names.expert_storage = ExpertStorage::kColumnHalves;
+  config.names.skipped_parts = kQwenVisionParts;
 }
 
 /// Qwen2's block with experts, and a shared expert with a gate.

@@ -11,6 +11,7 @@
 #include "model/families/block.h"
 #include "model/families/families.h"
 #include "model/families/gguf_config.h"
+#include "model/families/mistral_params.h"
 #include "model/field_reader.h"
 #include "model/gguf_files.h"
 #include "model/mapped_file.h"
@@ -92,11 +93,13 @@ bool has_dtype(const FieldReader& fields) {
   return fields.has("dtype") || fields.has("torch_dtype");
 }
 
-/// Describes the text part of a wrapper. What lies outside of it goes before what lies in it. The head is tied if
-/// either says so: where the two differ, a stored head decides, see untie_separate_head.
+/// Describes the text part of a wrapper, whose config is the member text_config, or in older files all of it. What lies
+/// outside of it goes before what lies in it. The head is tied if either says so: where the two differ, a stored head
+/// decides, see untie_separate_head.
 void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& config) {
   constexpr const char* kTextConfig = "text_config";
   const auto object = fields.object(kTextConfig);
+  if (!object && fields.has("hidden_size")) return describe(family, fields, config);
   if (!object) return fields.fail_with("{} is missing, wanted the config of the text model", kTextConfig);
   FieldReader text(fields.source() + ": " + kTextConfig, *object);
   if (!has_dtype(fields) && has_dtype(text)) read_dtype(text, config);
@@ -152,10 +155,23 @@ void find_format_file(const std::filesystem::path& folder, ModelConfig& config) 
   }
 }
 
+/// Reads the description of a model in Mistral's own format.
+Result<ModelConfig> read_mistral_params(const std::filesystem::path& path) {
+  const Result<std::string> params = read_file(path, kMaxConfigBytes);
+  if (!params) return params.error();
+  const Result<std::string> text = config_of_params(*params, path.string());
+  if (!text) return text.error();
+  Result<ModelConfig> config = parse_config(*text, path.string());
+  if (config) config->names = mistral_names();
+  return config;
+}
+
 /// Reads config.json of a folder, and what describes weights besides it.
 Result<ModelConfig> read_folder_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text && text.error().code == ErrorCode::kNotFound && std::filesystem::exists(folder / kMistralParamsName))
+    return read_mistral_params(folder / kMistralParamsName);
   if (!text) return text.error();
   Result<ModelConfig> config = parse_config(*text, path.string());
   const bool is_described = !config || config->quantization != Quantization::kNone ||
