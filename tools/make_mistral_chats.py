@@ -1,4 +1,4 @@
-"""Writes tests/text/mistral_chats.json: conversations as mistral_common 1.13.1 renders them for tekken.json v7, v11, v13.
+"""Writes tests/text/mistral_chats.json: conversations as mistral_common 1.13.1 renders them for each version of tekken.json.
 
 usage: make_mistral_chats.py TEKKEN_JSON OUTPUT   (the file without special tokens that mistral_common comes with)
 """
@@ -14,9 +14,13 @@ from mistral_common.protocol.instruct.validator import ValidationMode
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-MORE_TOKENS = {7: [], 11: ["[ARGS]", "[CALL_ID]"], 13: ["[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"]}
+THINK = ["[THINK]", "[/THINK]"]
+MORE_TOKENS = {3: [], 7: [], 11: ["[ARGS]", "[CALL_ID]"], 13: ["[ARGS]", "[CALL_ID]", *THINK],
+               15: ["[ARGS]", "[CALL_ID]", *THINK, "[MODEL_SETTINGS]", "[/MODEL_SETTINGS]"]}
 WORDS = ["Hello", "wörld", "  two  spaces ", "line\nbreak", "漢字", '{"a": 1}', "tail  ", "🙂", "'s", "1234"]
 CHATS_PER_VERSION = 12
+EFFORTS = {"type": "enum", "values": ["none", "high"], "accepts_none": True, "default": "none"}
+RESULTS = ['{"z":[1,2.50,"é"],"a":null}', " [ 1 ] ", "null", "7", "", '"text"', "{broken"]
 
 
 def write_tekken(source, version, folder):
@@ -24,6 +28,8 @@ def write_tekken(source, version, folder):
     content = json.loads(Path(source).read_text())
     content.pop("image", None)
     content["config"]["version"] = f"v{version}"
+    if version == 15:
+        content["model_settings_builder"] = {"reasoning_effort": EFFORTS}
     names = [str(token["token_str"]) for token in Tekkenizer.DEPRECATED_SPECIAL_TOKENS] + MORE_TOKENS[version]
     content["special_tokens"] = [{"rank": i, "token_str": name, "is_control": True} for i, name in enumerate(names)]
     path = folder / "tekken.json"
@@ -51,22 +57,26 @@ class Draw:
             function["strict"] = True
         return {"type": "function", "function": function}
 
-    def call_and_results(self):
+    def result(self):
+        return self.text() if self.chance(0.5) else self.random.choice(RESULTS)
+
+    def call_and_results(self, has_text):
         ids = ["".join(self.random.choices("abcDEF012", k=9)) for _ in range(self.random.choice([1, 1, 2]))]
         calls = [{"id": each, "type": "function",
                   "function": {"name": "get_a", "arguments": json.dumps({"z": self.text(), "a": [1, None]})}}
                  for each in ids]
-        assistant = {"role": "assistant", "content": self.text() if self.chance(0.4) else None, "tool_calls": calls}
+        assistant = {"role": "assistant", "content": self.text() if has_text and self.chance(0.4) else None,
+                     "tool_calls": calls}
         self.random.shuffle(ids)
-        return [assistant] + [{"role": "tool", "tool_call_id": each, "content": self.text()} for each in ids]
+        return [assistant] + [{"role": "tool", "tool_call_id": each, "content": self.result()} for each in ids]
 
-    def messages(self, thinks):
+    def messages(self, thinks, has_text):
         messages = [{"role": "system", "content": self.text()}] if self.chance(0.6) else []
         for _ in range(self.random.randrange(1, 4)):
             for _ in range(self.random.choice([1, 1, 2])):
                 messages.append({"role": "user", "content": self.text()})
             if self.chance(0.6):
-                messages += self.call_and_results()
+                messages += self.call_and_results(has_text)
             messages.append({"role": "assistant", "content": self.text()})
             if thinks and self.chance(0.6):
                 messages[-1]["reasoning_content"] = self.text()
@@ -81,11 +91,14 @@ def main(source, output):
             path = write_tekken(source, version, Path(folder))
             tokenizer = MistralTokenizer.from_file(str(path), mode=ValidationMode.test)
         for _ in range(CHATS_PER_VERSION):
-            messages = draw.messages(version == 13)
+            messages = draw.messages(version >= 13, version > 3)
             tools = [draw.tool("get_a"), draw.tool("get_b")]
-            request = ChatCompletionRequest.from_openai(messages=messages, tools=tools)
+            effort = draw.random.choice([None, "none", "high"]) if version == 15 else None
+            request = ChatCompletionRequest.from_openai(messages=messages, tools=tools, reasoning_effort=effort)
             text = tokenizer.encode_chat_completion(request).text
             cases.append({"version": version, "messages": messages, "tools": tools, "text": text})
+            if effort:
+                cases[-1]["effort"] = effort
     Path(output).write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n")
 
 

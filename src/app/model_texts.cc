@@ -34,9 +34,9 @@ void add_own_tokens(const Tokenizer& tokenizer, ChatTemplate::SpecialTokens& tok
 /// Returns the template that belongs to a tekken.json; null if none is known.
 Result<ChatTemplatePtr> template_of_tekken(const Tokenizer& tokenizer, const ChatTemplate::SpecialTokens& tokens) {
   const bool thinks = tokenizer.token_to_id("[THINK]") && tokenizer.token_to_id("[/THINK]");
-  const auto source = text::mistral_template(tokenizer.tekken_version().value_or(0), thinks);
+  const auto source = text::mistral_template(tokenizer.tekken_format().value_or(text::TekkenFormat()), thinks);
   if (!source) return ChatTemplatePtr();
-  log::info("the chat template is the one of tekken.json v{}", *tokenizer.tekken_version());
+  log::info("the chat template is the one of tekken.json v{}", tokenizer.tekken_format()->version);
   return ChatTemplate::with_tokens(*source, tokens);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "grammar/rule_network.h"
 
 namespace millrace::grammar {
 namespace {
@@ -48,31 +49,19 @@ class AutomatonBuilder {
     if (is_too_large_) {
       return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMaxStates));
     }
-    is_productive_ = states_reaching_end(true);
+    is_productive_ = states_reaching_end(network_, true);
     if (!is_productive_[rules_[root_].begin]) return invalid(no_text_reason());
-    is_nullable_ = states_reaching_end(false);
-    RETURN_IF_ERROR(check_recursion());
+    is_nullable_ = states_reaching_end(network_, false);
+    RETURN_IF_ERROR(check_recursion(network_, is_nullable_));
     Automaton automaton = flatten();
     if (!accepts_nonempty_text()) return invalid("only the empty text matches it");
     return automaton;
   }
 
  private:
-  struct CallEdge {
-    RuleIndex rule;
-    StateId to;
-  };
-  struct State {
-    Automaton::RepeatPosition counted;
-    std::vector<Automaton::ByteEdge> bytes;
-    std::vector<StateId> epsilons;
-    std::vector<CallEdge> calls;
-  };
-  struct Rule {
-    StateId begin;
-    StateId end;
-    std::string name;
-  };
+  using State = RuleNetwork::State;
+  using Rule = RuleNetwork::Rule;
+  using CallEdge = RuleNetwork::CallEdge;
 
   StateId add_state() {
     is_too_large_ = is_too_large_ || states_.size() >= Automaton::kMaxStates;
@@ -92,7 +81,8 @@ class AutomatonBuilder {
   void build(const Expression& expression, StateId from, StateId to) {
     if (is_too_large_) return;
     switch (expression.kind) {
-      case Expression::Kind::kLiteral: build_literal(expression.text, from, to); break;
+      case Expression::Kind::kLiteral: build_text(expression.text, from, to, false); break;
+      case Expression::Kind::kTagged: build_text(expression.text, from, to, true); break;
       case Expression::Kind::kChar: build_char(expression.chars, from, to); break;
       case Expression::Kind::kSequence: (void)build_begun_sequence(expression.parts, from, to, ""); break;
       case Expression::Kind::kChoice: (void)build_begun_choice(expression.parts, from, to, ""); break;
@@ -131,8 +121,87 @@ class AutomatonBuilder {
     return true;
   }
 
-  void build_literal(const std::string& text, StateId from, StateId to) {
-    if (unspellable_.empty() || is_spellable(text)) build_bytes(text, from, to);
+  using TagInText = Vocabulary::TagInText;
+
+  /// Returns the parts of a text that other tokens than tags spell: all of it, or what is beside its tags.
+  std::vector<TagInText> spelled_parts(std::string_view text, const std::vector<TagInText>& tags) {
+    if (unspellable_.empty() || is_spellable(text)) return {{0, text.size()}};
+    std::vector<TagInText> parts;
+    size_t begin = 0;
+    for (const TagInText& tag : tags) {
+      if (tag.begin < begin) continue;
+      if (is_spellable(text.substr(begin, tag.begin - begin))) parts.push_back({begin, tag.begin});
+      begin = tag.end;
+    }
+    if (is_spellable(text.substr(begin))) parts.push_back({begin, text.size()});
+    return parts;
+  }
+
+  /// Returns the states between the characters of a text, with new ones at its ends where none are given.
+  std::vector<StateId> states_of(std::string_view text, std::optional<StateId> from, std::optional<StateId> to) {
+    std::vector<StateId> states{from ? *from : add_state()};
+    while (states.size() < text.size()) states.push_back(add_state());
+    states.push_back(to ? *to : add_state());
+    return states;
+  }
+
+  /// Builds a text that tags may be parts of. With `needs_tag` the way leads over to other states at its first tag.
+  void build_text(std::string_view text, StateId from, StateId to, bool needs_tag) {
+    const std::vector<TagInText> tags = vocabulary_.tags_in(text);
+    if (needs_tag && tags.empty()) return;
+    if (text.empty()) return states_[from].epsilons.push_back(to);
+    const auto before = states_of(text, from, needs_tag ? std::nullopt : std::optional(to));
+    const auto after = needs_tag ? states_of(text, std::nullopt, to) : before;
+    if (is_too_large_) return;
+    for (const TagInText& part : spelled_parts(text, tags)) {
+      for (size_t i = part.begin; i < part.end; ++i) {
+        const auto byte = static_cast<uint8_t>(text[i]);
+        states_[before[i]].bytes.push_back({byte, byte, before[i + 1]});
+        if (needs_tag) states_[after[i]].bytes.push_back({byte, byte, after[i + 1]});
+      }
+    }
+    for (const TagInText& tag : tags) {
+      build_tag(text.substr(tag.begin, tag.end - tag.begin), before[tag.begin], after[tag.end]);
+      if (needs_tag) build_tag(text.substr(tag.begin, tag.end - tag.begin), after[tag.begin], after[tag.end]);
+    }
+  }
+
+  void build_tag(std::string_view tag, StateId from, StateId to) {
+    build_bytes(Vocabulary::kTagByte + std::string(tag), from, to);
+  }
+
+  /// Returns the only text of an expression of one character or literal, else nothing.
+  static std::optional<std::string> fixed_text(const Expression& expression) {
+    if (expression.kind == Expression::Kind::kLiteral) return expression.text;
+    if (expression.kind != Expression::Kind::kChar || expression.chars.ranges().size() != 1) return std::nullopt;
+    const auto range = expression.chars.ranges().front();
+    if (range.low != range.high) return std::nullopt;
+    std::string text;
+    append_utf8(text, range.low);
+    return text;
+  }
+
+  /// Adds the tags that neighbours of a sequence spell together: some notations read a text one by one.
+  void build_tags_between(const std::vector<ExpressionPtr>& parts, const std::vector<StateId>& states) {
+    for (size_t first = 0; first < parts.size() && !is_too_large_; ++first) {
+      std::string text;
+      std::map<size_t, StateId> boundaries;
+      const size_t begin = first;
+      for (; first < parts.size(); ++first) {
+        const auto part = fixed_text(*parts[first]);
+        if (!part) break;
+        boundaries.emplace(text.size(), states[first]);
+        text += *part;
+      }
+      if (first < begin + 2) continue;
+      boundaries.emplace(text.size(), states[first]);
+      for (const TagInText& tag : vocabulary_.tags_in(text)) {
+        const auto from = boundaries.find(tag.begin);
+        const auto to = boundaries.find(tag.end);
+        if (from != boundaries.end() && to != boundaries.end() && std::next(from) != to)
+          build_tag(text.substr(tag.begin, tag.end - tag.begin), from->second, to->second);
+      }
+    }
   }
 
   void build_bytes(std::string_view text, StateId from, StateId to) {
@@ -170,7 +239,9 @@ class AutomatonBuilder {
                                                       std::string_view given) {
     const size_t covered = std::min(text.size(), given.size());
     if (text.substr(0, covered) != given.substr(0, covered)) return std::nullopt;
-    if (is_spellable(text.substr(covered))) build_bytes(text, from, to);
+    const StateId next = covered == text.size() ? to : add_state();
+    build_bytes(text.substr(0, covered), from, next);
+    if (covered < text.size()) build_text(text.substr(covered), next, to, false);
     return given.substr(covered);
   }
 
@@ -178,11 +249,12 @@ class AutomatonBuilder {
                                                        StateId to, std::string_view given) {
     if (parts.empty()) states_[from].epsilons.push_back(to);
     std::optional<std::string_view> rest = given;
+    std::vector<StateId> states{from};
     for (size_t i = 0; i < parts.size() && rest; ++i) {
-      const StateId next = i + 1 == parts.size() ? to : add_state();
-      rest = build_begun(*parts[i], from, next, *rest);
-      from = next;
+      states.push_back(i + 1 == parts.size() ? to : add_state());
+      rest = build_begun(*parts[i], states[i], states[i + 1], *rest);
     }
+    if (vocabulary_.has_tags() && rest) build_tags_between(parts, states);
     return rest;
   }
 
@@ -309,101 +381,6 @@ class AutomatonBuilder {
     return counted;
   }
 
-  /// Returns the states that reach the end of their rule, by empty edges alone unless `reads`. Searches backwards from
-  /// the ends. A call counts once the begin of its rule is found.
-  [[nodiscard]] std::vector<bool> states_reaching_end(bool reads) const {
-    std::vector<std::vector<std::pair<StateId, RuleIndex>>> into(states_.size());
-    std::vector<std::vector<std::pair<StateId, StateId>>> runs(rules_.size());
-    for (StateId from = 0; from < states_.size(); ++from) {
-      for (const Automaton::ByteEdge& edge : states_[from].bytes) {
-        if (reads) into[edge.to].emplace_back(from, kNoRule);
-      }
-      for (const StateId to : states_[from].epsilons) into[to].emplace_back(from, kNoRule);
-      for (const CallEdge& call : states_[from].calls) {
-        into[call.to].emplace_back(from, call.rule);
-        runs[call.rule].emplace_back(from, call.to);
-      }
-    }
-    std::unordered_map<StateId, RuleIndex> begins;
-    for (RuleIndex rule = 0; rule < rules_.size(); ++rule) begins.emplace(rules_[rule].begin, rule);
-    std::vector<bool> reaching(states_.size());
-    std::vector<StateId> found;
-    const auto add = [&](StateId state) {
-      if (reaching[state]) return;
-      reaching[state] = true;
-      found.push_back(state);
-    };
-    for (const Rule& rule : rules_) add(rule.end);
-    while (!found.empty()) {
-      const StateId state = found.back();
-      found.pop_back();
-      for (const auto& [from, rule] : into[state]) {
-        if (rule == kNoRule || reaching[rules_[rule].begin]) add(from);
-      }
-      const auto begun = begins.find(state);
-      if (begun == begins.end()) continue;
-      for (const auto& [from, to] : runs[begun->second]) {
-        if (reaching[to]) add(from);
-      }
-    }
-    return reaching;
-  }
-
-  /// Returns the rules that `rule` may call before it reads a byte.
-  [[nodiscard]] std::vector<RuleIndex> left_corner_rules(RuleIndex rule, std::vector<RuleIndex>& seen_from) const {
-    std::vector<StateId> reached{rules_[rule].begin};
-    std::vector<RuleIndex> runs;
-    const auto add = [&](StateId to) {
-      if (std::exchange(seen_from[to], rule) != rule) reached.push_back(to);
-    };
-    for (size_t i = 0; i < reached.size(); ++i) {
-      const State& at = states_[reached[i]];
-      for (const StateId to : at.epsilons) add(to);
-      for (const CallEdge& call : at.calls) {
-        runs.push_back(call.rule);
-        if (is_nullable_[rules_[call.rule].begin]) add(call.to);
-      }
-    }
-    std::ranges::sort(runs);
-    runs.erase(std::ranges::unique(runs).begin(), runs.end());
-    return runs;
-  }
-
-  [[nodiscard]] Result<void> check_recursion() const {
-    enum class Mark : uint8_t { kNew, kOpen, kDone };
-    std::vector<Mark> marks(rules_.size(), Mark::kNew);
-    struct Visit {
-      RuleIndex rule;
-      std::vector<RuleIndex> runs;  // before it reads
-    };
-    std::vector<Visit> open;
-    std::vector<RuleIndex> seen_from(states_.size(), kNoRule);
-    const auto enter = [&](RuleIndex rule) {
-      marks[rule] = Mark::kOpen;
-      open.push_back({rule, left_corner_rules(rule, seen_from)});
-    };
-    for (RuleIndex root = 0; root < rules_.size(); ++root) {
-      if (marks[root] == Mark::kNew) enter(root);
-      while (!open.empty()) {
-        if (open.back().runs.empty()) {
-          marks[open.back().rule] = Mark::kDone;
-          open.pop_back();
-          continue;
-        }
-        const RuleIndex next = open.back().runs.back();
-        open.back().runs.pop_back();
-        if (marks[next] == Mark::kOpen) {
-          return invalid(
-              fmt::format("{} refers to itself before it has any text (left recursion); write a repetition, as "
-                          "in term (\"+\" term)*",
-                          rules_[next].name));
-        }
-        if (marks[next] == Mark::kNew) enter(next);
-      }
-    }
-    return {};
-  }
-
   [[nodiscard]] bool accepts_nonempty_text() const {
     std::vector<bool> seen(states_.size());
     std::vector<StateId> open{rules_[root_].begin};
@@ -466,7 +443,6 @@ class AutomatonBuilder {
     return classes;
   }
 
-  static constexpr RuleIndex kNoRule = UINT32_MAX;
   static constexpr size_t kMaxMissing = 8;
   static constexpr size_t kMaxCopiesOfRules = 64;
 
@@ -474,8 +450,9 @@ class AutomatonBuilder {
   const Vocabulary& vocabulary_;
   CharSet unspellable_;
   std::vector<std::string> missing_;  // characters of unspellable_ without which some part has no text
-  std::vector<State> states_;
-  std::vector<Rule> rules_;
+  RuleNetwork network_;
+  std::vector<State>& states_ = network_.states;
+  std::vector<Rule>& rules_ = network_.rules;
   RuleIndex root_ = 0;
   size_t copies_of_rules_ = 0;
   std::unordered_map<const Expression*, RepeatedRule> repeated_rules_;

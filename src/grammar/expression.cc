@@ -10,6 +10,12 @@ ExpressionPtr literal(std::string_view text) {
   return std::make_shared<const Expression>(std::move(expression));
 }
 
+ExpressionPtr tagged(std::string_view text) {
+  Expression expression{.kind = Expression::Kind::kTagged};
+  expression.text = text;
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
 ExpressionPtr one_of(CharSet chars) {
   Expression expression{.kind = Expression::Kind::kChar};
   expression.chars = std::move(chars);

@@ -21,7 +21,8 @@ using ExpressionPtr = std::shared_ptr<const Expression>;
 
 struct Expression {
   enum class Kind : uint8_t {
-    kLiteral,    ///< `text`
+    kLiteral,    ///< `text`, of which tags of the vocabulary may be parts
+    kTagged,     ///< `text`, of which a tag of the vocabulary is a part; without one no text
     kChar,       ///< one of `chars`
     kSequence,   ///< all `parts`, in order; without parts the empty text
     kChoice,     ///< one of `parts`; without parts no text
@@ -55,6 +56,7 @@ struct Expression {
 };
 
 [[nodiscard]] ExpressionPtr literal(std::string_view text);
+[[nodiscard]] ExpressionPtr tagged(std::string_view text);
 [[nodiscard]] ExpressionPtr one_of(CharSet chars);
 [[nodiscard]] ExpressionPtr sequence(std::vector<ExpressionPtr> parts);
 [[nodiscard]] ExpressionPtr choice(std::vector<ExpressionPtr> parts);

@@ -37,6 +37,7 @@ std::optional<uint64_t> fixed_length(const Expression& expression) {
       return *length * expression.min;
     }
     case Expression::Kind::kLiteral:
+    case Expression::Kind::kTagged:
     case Expression::Kind::kReference:
     case Expression::Kind::kNetwork:
     case Expression::Kind::kAssertion: break;

@@ -24,7 +24,7 @@ bool Matcher::is_stop_token(TokenId token) const {
 
 void Matcher::append(TokenId token) {
   if (is_stop_token(token)) return;
-  pending_text_ += grammar_->vocabulary().text_of(token);
+  pending_text_ += grammar_->vocabulary().read_text_of(token);
   walk_.reset();
   allowed_.reset();
   is_settled_ = false;
@@ -140,7 +140,7 @@ bool Matcher::advance(TokenId token) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
   if (token < 0 || token >= static_cast<TokenId>(vocabulary.size())) return false;
   if (is_stop_token(token)) return samples_end_token_ && may_end();
-  const std::string_view text = vocabulary.text_of(token);
+  const std::string_view text = vocabulary.read_text_of(token);
   if (!vocabulary.is_used(token)) return false;
   settle_text_at_once();
   if (is_too_large_) return false;

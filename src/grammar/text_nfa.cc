@@ -152,8 +152,9 @@ class TextNfa {
         for (const ExpressionPtr& part : expression.parts) build(*part, from, to);
         break;
       case Expression::Kind::kRepeat: build_repeat(expression, from, to); break;
+      case Expression::Kind::kTagged:
       case Expression::Kind::kReference:
-      case Expression::Kind::kNetwork: CHECK(false, "a regular expression has neither rules nor networks");
+      case Expression::Kind::kNetwork: CHECK(false, "a regular expression has neither tags nor rules nor networks");
     }
   }
 

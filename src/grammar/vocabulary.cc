@@ -21,26 +21,33 @@ constexpr LeadBytes kLeadBytes[] = {
 
 }  // namespace
 
-Vocabulary::Vocabulary(std::span<const std::string> texts) : size_(static_cast<uint32_t>(texts.size())) {
+Vocabulary::Vocabulary(std::span<const std::string> texts, std::span<const TokenId> tags)
+    : size_(static_cast<uint32_t>(texts.size())), is_tag_(texts.size()) {
+  for (const TokenId tag : tags) {
+    const std::string& text = texts[static_cast<size_t>(tag)];
+    if (text.empty()) continue;
+    is_tag_[static_cast<size_t>(tag)] = true;
+    tags_.push_back(text);
+  }
   cuts_characters_ = find_spellable(texts);
-  for (TokenId token = 0; token < static_cast<TokenId>(size_); ++token) {
-    const std::string& text = texts[static_cast<size_t>(token)];
+  for (size_t token = 0; token < size_; ++token) {
     begin_.push_back(static_cast<uint32_t>(bytes_.size()));
-    bytes_ += text;
-    max_token_bytes_ = std::max(max_token_bytes_, text.size());
+    if (is_tag_[token]) bytes_ += kTagByte;
+    bytes_ += texts[token];
+    max_token_bytes_ = std::max(max_token_bytes_, bytes_.size() - begin_.back());
   }
   begin_.push_back(static_cast<uint32_t>(bytes_.size()));
   for (TokenId token = 0; token < static_cast<TokenId>(size_); ++token) {
     if (is_used(token)) tokens_.push_back(token);
   }
-  std::ranges::sort(tokens_, {}, [this](TokenId token) { return std::pair(text_of(token), token); });
+  std::ranges::sort(tokens_, {}, [this](TokenId token) { return std::pair(read_text_of(token), token); });
   std::vector<uint32_t> path;  // the nodes of the text before, by length
   const auto close = [&](size_t kept) {
     for (; path.size() > kept; path.pop_back()) nodes_[path.back()].end = static_cast<uint32_t>(nodes_.size());
   };
   std::string_view before;
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    const std::string_view text = text_of(tokens_[i]);
+    const std::string_view text = read_text_of(tokens_[i]);
     const auto common = static_cast<size_t>(std::ranges::mismatch(before, text).in1 - before.begin());
     if (i > 0 && text == before) continue;
     close(common);
@@ -63,9 +70,10 @@ bool Vocabulary::find_spellable(std::span<const std::string> texts) {
   }
   const bool can_continue = std::all_of(is_token.begin() + 0x80, is_token.begin() + 0xC0, [](bool is) { return is; });
   std::vector<char32_t> characters;
-  for (const std::string& text : texts) {
+  for (size_t token = 0; token < texts.size(); ++token) {
+    const std::string& text = texts[token];
     const DecodedUtf8 first = decode_utf8(text);
-    if (first.valid && first.length == text.size()) characters.push_back(first.code_point);
+    if (!is_tag_[token] && first.valid && first.length == text.size()) characters.push_back(first.code_point);
   }
   std::ranges::sort(characters);
   // A set takes ranges in ascending order at once, and others by a copy.
@@ -85,13 +93,24 @@ bool Vocabulary::find_spellable(std::span<const std::string> texts) {
 
 bool Vocabulary::is_used(TokenId token) const {
   const std::string_view text = text_of(token);
-  return !text.empty() && (cuts_characters_ || is_valid_utf8(text));
+  if (text.empty() || is_tag_[static_cast<size_t>(token)]) return !text.empty();
+  return cuts_characters_ ? text.find(kTagByte) == text.npos : is_valid_utf8(text);
+}
+
+std::vector<Vocabulary::TagInText> Vocabulary::tags_in(std::string_view text) const {
+  std::vector<TagInText> found;
+  for (const std::string& tag : tags_) {
+    for (size_t at = text.find(tag); at != text.npos; at = text.find(tag, at + 1))
+      found.push_back({at, at + tag.size()});
+  }
+  std::ranges::sort(found, {}, [](const TagInText& tag) { return std::pair(tag.begin, tag.end); });
+  return found;
 }
 
 bool Vocabulary::can_spell(std::string_view text) const {
   if (text.empty()) return true;
   const auto is_token = [this](std::string_view part) {
-    return std::ranges::binary_search(tokens_, part, {}, [this](TokenId token) { return text_of(token); });
+    return std::ranges::binary_search(tokens_, part, {}, [this](TokenId token) { return read_text_of(token); });
   };
   std::vector<bool> leads_to_end(text.size() + 1);
   leads_to_end[text.size()] = true;
@@ -105,7 +124,8 @@ bool Vocabulary::can_spell(std::string_view text) const {
   std::vector<bool> is_reached(text.size());
   is_reached[0] = true;
   for (const TokenId token : tokens_) {
-    const std::string_view own = text_of(token);
+    const std::string_view own = read_text_of(token);
+    if (is_tag_[static_cast<size_t>(token)]) continue;
     for (size_t at = own.find(text.front()); at != own.npos; at = own.find(text.front(), at + 1)) {
       const std::string_view read = own.substr(at);
       if (read.size() < text.size() && text.starts_with(read)) is_reached[read.size()] = true;
@@ -121,6 +141,11 @@ bool Vocabulary::can_spell(std::string_view text) const {
 }
 
 std::string_view Vocabulary::text_of(TokenId token) const {
+  const std::string_view text = read_text_of(token);
+  return is_tag_[static_cast<size_t>(token)] ? text.substr(1) : text;
+}
+
+std::string_view Vocabulary::read_text_of(TokenId token) const {
   const auto at = static_cast<size_t>(token);
   return std::string_view(bytes_).substr(begin_[at], begin_[at + 1] - begin_[at]);
 }

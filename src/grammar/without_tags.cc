@@ -71,6 +71,7 @@ class TagFilter {
           if (const uint32_t to = tags_.after(expression.text, state); !tags_.is_end(to)) ends |= TagStates{1} << to;
         });
         return ends;
+      case Expression::Kind::kTagged: return ends;
       case Expression::Kind::kChar:
         for_each(from, [&](uint32_t state) {
           for (const auto& [to, set] : steps(expression, state)) ends |= TagStates{1} << to;
@@ -169,6 +170,7 @@ class TagFilter {
           if (!tags_.is_end(end)) add_edge(network, begin, node(network, to, end), literal(expression.text));
         }
         return;
+      case Expression::Kind::kTagged: return;
       case Expression::Kind::kChar:
         for (const auto& [state, begin] : from) {
           for (const auto& [end, set] : steps(expression, state)) {

@@ -64,8 +64,9 @@ GenerationRoutes::Spec GenerationRoutes::prepare_completion(const HttpRequest& r
 GenerationRoutes::Spec GenerationRoutes::prepare_chat(const HttpRequest& request) const {
   auto parsed = openai::parse_chat_request(request.body, input_processor_.limits());
   // Cursor's agent sends items here, and reads a chat completion.
-  if (parsed.has_error() && responses::has_input_for_messages(request.body)) {
-    parsed = responses::parse_chat_of_items(request.body, input_processor_.limits());
+  if (parsed.has_error()) {
+    if (auto items = responses::parse_chat_of_items(request.body, input_processor_.limits()))
+      parsed = *std::move(items);
   }
   if (parsed.has_error()) return parsed.error();
   return input_processor_.prepare(std::move(*parsed), request.request_id);

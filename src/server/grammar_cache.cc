@@ -13,9 +13,16 @@ using openai::bad_request;
 
 namespace {
 
-/// Returns whether the special token is a tag that OutputParser splits outputs at.
-bool is_tag(std::string_view spelling) {
-  return text::is_reasoning_tag(spelling) || text::is_tool_call_tag(spelling);
+/// Returns whether the added token is a tag that OutputParser splits outputs at. Many vocabularies do not mark their
+/// tags as special, so that decoders keep them.
+bool is_tag(const text::Tokenizer& tokenizer, TokenId token) {
+  const std::string_view spelling = tokenizer.id_to_token(token);
+  const auto is_between = [spelling](std::string_view open, std::string_view close) {
+    return spelling.starts_with(open) && spelling.ends_with(close);
+  };
+  const bool is_markup = is_between("<", ">") || is_between("[", "]") || is_between("｜", "｜");
+  return (is_markup || tokenizer.is_special(token)) &&
+         (text::is_reasoning_tag(spelling) || text::is_tool_call_tag(spelling));
 }
 
 }  // namespace
@@ -23,21 +30,22 @@ bool is_tag(std::string_view spelling) {
 const GrammarCache::TokenVocabularies& GrammarCache::vocabularies() {
   std::call_once(vocabularies_once_, [this] {
     std::vector<std::string> texts(vocab_size_);
+    std::vector<TokenId> tags;
     std::vector<TokenId> special_tags;
     const auto known = std::min<size_t>(vocab_size_, tokenizer_->vocab_size());
     for (size_t id = 0; id < known; ++id) {
       const auto token = static_cast<TokenId>(id);
-      if (!tokenizer_->is_special(token)) {
-        texts[id] = tokenizer_->token_bytes(token);
-      } else if (is_tag(tokenizer_->id_to_token(token))) {
-        special_tags.push_back(token);
-      }
+      const bool is_special = tokenizer_->is_special(token);
+      if (!is_special) texts[id] = tokenizer_->token_bytes(token);
+      if (!tokenizer_->is_added(token) || !is_tag(*tokenizer_, token)) continue;
+      tags.push_back(token);
+      if (is_special) special_tags.push_back(token);
     }
-    const auto without_stop_tokens = [this](std::vector<std::string> all) {
+    const auto without_stop_tokens = [&](std::vector<std::string> all) {
       for (const TokenId end : stop_token_ids_) {
         if (end >= 0 && static_cast<size_t>(end) < all.size()) all[static_cast<size_t>(end)].clear();
       }
-      return std::make_shared<const grammar::Vocabulary>(all);
+      return std::make_shared<const grammar::Vocabulary>(all, tags);
     };
     vocabularies_.plain = without_stop_tokens(texts);
     vocabularies_.with_tags = vocabularies_.plain;

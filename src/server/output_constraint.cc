@@ -43,6 +43,13 @@ ExpressionPtr optional_whitespace() {
   return repeat(one_of(whitespace_chars()), 0, 8);
 }
 
+/// Returns one of the characters, or a tag that may stand in answers.
+ExpressionPtr answer_part(CharSet chars) {
+  std::vector<ExpressionPtr> ways = {one_of(std::move(chars))};
+  for (const std::string_view tag : text::tags_of_answers()) ways.push_back(grammar::tagged(tag));
+  return choice(std::move(ways));
+}
+
 /// Builds the definition of one constraint's grammar. Lives as long as build_grammar runs.
 class GrammarBuilder {
  public:
@@ -147,13 +154,14 @@ class GrammarBuilder {
     const bool allows_text = !constraint.must_call && !constraint_.response_format;
     ExpressionPtr calls = calls_after(allows_text ? tag : std::string_view());
     if (!allows_text) return calls;
-    if (!tag.empty()) return until_tag({&tag, 1}, calls, true);
+    if (!tag.empty()) return until_tag({&tag, 1}, calls, true, text::tags_of_answers());
     // An output that begins like a call is one.
     CharSet begins = whitespace_chars();
     const text::ToolCallSyntax& syntax = text::row_of(constraint.format).written.front();
     const auto first = static_cast<char32_t>(syntax.is_list() ? syntax.list_open.front() : '{');
     begins.add(first, first);
-    ExpressionPtr text = sequence({one_of(begins.complement()), repeat(one_of(CharSet(0, CharSet::kMaxCodePoint)), 0)});
+    ExpressionPtr text =
+        sequence({answer_part(begins.complement()), repeat(answer_part(CharSet(0, CharSet::kMaxCodePoint)), 0)});
     return sequence({optional_whitespace(), choice({std::move(calls), std::move(text), literal("")})});
   }
 

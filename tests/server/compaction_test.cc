@@ -90,3 +90,21 @@ TEST_CASE("A trigger in the input asks for a summary") {
     CHECK(follow(fmt::format(R"({{"type":"compaction","encrypted_content":"{}"}})", sealed)) == 400);
   }
 }
+
+TEST_CASE("A stored summary stands for the answers before it") {
+  const ResponsesServer server({.text = "It is open."});
+  const ParsedJson summary =
+      server.ask(R"("input":[{"role":"user","content":"Open it."},{"role":"assistant","content":"Done."},)"
+                 R"({"type":"compaction_trigger"}])");
+  REQUIRE(summary.string("/output/0/type") == "compaction");
+  // Also for the response after the next one, whose input the store has whole.
+  std::string id(summary.string("/id"));
+  for (const char* question : {"Go on.", "And then?"}) {
+    const ParsedJson next = server.ask(fmt::format(R"("input":"{}","previous_response_id":"{}")", question, id));
+    id = next.string("/id");
+    CHECK(next.string("/output/0/type") == "message");
+    CHECK_THAT(server.prompt(), Catch::Contains("[user]Open it.") && Catch::Contains("It is open.") &&
+                                    Catch::Contains(fmt::format("[user]{}[assistant]", question)) &&
+                                    !Catch::Contains("Done."));
+  }
+}

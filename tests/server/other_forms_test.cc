@@ -80,3 +80,92 @@ TEST_CASE("A chat may be asked for in the form of responses") {
   CHECK(status_of(R"({"input":"x","previous_response_id":"resp_1"})") == 400);
   CHECK(status_of(R"({"input":[{"role":"user","content":"x"},{"type":"compaction_trigger"}]})") == 400);
 }
+
+namespace {
+
+std::string chat_prompt(const ResponsesServer& server, std::string_view more) {
+  std::string body = R"({"chat_template":)";
+  append_json_string(body, kItemTemplate);
+  const HttpReply reply = server.chat(fmt::format("{},{}}}", body, more));
+  INFO(more << "\n" << reply.body);
+  CHECK(reply.status == 200);
+  return server.prompt();
+}
+
+}  // namespace
+
+TEST_CASE("Chats may have the calls and tools of messages") {
+  const ResponsesServer server({.text = "Done."});
+  const std::string own = chat_prompt(
+      server,
+      R"("tools":[{"type":"function","function":{"name":"look","description":"d","parameters":{"type":"object"}}}],)"
+      R"("messages":[{"role":"user","content":"Look."},{"role":"assistant","content":"Yes.","tool_calls":[{"id":"t",)"
+      R"("type":"function","function":{"name":"look","arguments":"{\"at\":1}"}}]},)"
+      R"({"role":"tool","tool_call_id":"t","content":"ok"},{"role":"user","content":"And?"}])");
+  for (const char* type : {R"("type":"custom",)", R"("type":null,)", ""}) {
+    CHECK(chat_prompt(
+              server,
+              fmt::format(
+                  R"("tools":[{{{}"name":"look","description":"d","input_schema":{{"type":"object"}},)"
+                  R"("cache_control":{{"type":"ephemeral"}}}}],"tool_choice":{{"type":"auto"}},"messages":[)"
+                  R"({{"role":"user","content":"Look."}},{{"role":"assistant","content":[{{"type":"text",)"
+                  R"("text":"Yes."}},)"
+                  R"({{"type":"tool_use","id":"t","name":"look","input":{{"at":1}}}}]}},{{"role":"user","content":[)"
+                  R"({{"type":"tool_result","tool_use_id":"t","content":[{{"type":"text","text":"ok"}}]}},)"
+                  R"({{"type":"text","text":"And?"}}]}}])",
+                  type)) == own);
+  }
+  // A message of results alone is no message of the user.
+  const std::string results = chat_prompt(
+      server,
+      R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"look"}]},{"role":"user",)"
+      R"("content":[{"type":"tool_result","tool_use_id":"t","content":"no","is_error":true},)"
+      R"({"type":"tool_result","tool_use_id":"u"}]}])");
+  CHECK_THAT(results, Catch::Contains("[tool]Error: no[tool][assistant]") && !Catch::Contains("[user]"));
+}
+
+TEST_CASE("Calls of messages are refused where they have no place") {
+  const ResponsesServer server({.text = "Done."});
+  const auto refusal = [&](std::string_view more) {
+    const HttpReply reply = server.chat(fmt::format("{{{}}}", more));
+    CHECK(reply.status == 400);
+    return ParsedJson(reply.body).string("/error/message");
+  };
+  constexpr const char* kUse = R"({"type":"tool_use","id":"t","name":"f","input":{}})";
+  CHECK_THAT(refusal(fmt::format(R"("messages":[{{"role":"user","content":[{}]}}])", kUse)),
+             Catch::Contains("messages[0].content") && Catch::Contains("tool_use"));
+  CHECK_THAT(refusal(R"("messages":[{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"t"}]}])"),
+             Catch::Contains("messages[0].content") && Catch::Contains("tool_result"));
+  CHECK_THAT(refusal(R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","input":{}}]}])"),
+             Catch::Contains("messages[0].content") && Catch::Contains("name"));
+  CHECK_THAT(refusal(R"("messages":[{"role":"user","content":"q"}],"tools":[{"type":"web_search_20260209","name":"w",)"
+                     R"("input_schema":{}}])"),
+             Catch::Contains("tools[0].type") && Catch::Contains("web_search_20260209"));
+  CHECK_THAT(refusal(R"("messages":[{"role":"user","content":"q"}],"tools":[{"name":"f","parameters":{},)"
+                     R"("input_schema":{"type":"object"}}])"),
+             Catch::Contains("tools[0].function"));
+  CHECK_THAT(refusal(R"("messages":[{"role":"user","content":"q"}],"tool_choice":{"type":"any"})"),
+             Catch::Contains("tool_choice") && Catch::Contains("tools"));
+}
+
+TEST_CASE("A choice of messages holds in chats") {
+  const ResponsesServer server({.text = call("look", "{}") + "\n" + call("look", "{}")});
+  const auto calls_of = [&](std::string_view choice) {
+    std::string body = R"({"chat_template":)";
+    append_json_string(body, kItemTemplate);
+    const HttpReply reply =
+        server.chat(fmt::format(R"({},"messages":[{{"role":"user","content":"q"}}],"tools":[{{"name":"look",)"
+                                R"("input_schema":{{"type":"object"}}}}],"tool_choice":{}}})",
+                                body, choice));
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ParsedJson(reply.body).size("/choices/0/message/tool_calls");
+  };
+  CHECK(calls_of(R"({"type":"auto"})") == 2);
+  CHECK(server.engine.seen().back().grammar == nullptr);
+  CHECK(calls_of(R"({"type":"auto","disable_parallel_tool_use":true})") == 1);
+  CHECK(calls_of(R"({"type":"any"})") == 2);
+  CHECK(server.engine.seen().back().grammar != nullptr);
+  (void)calls_of(R"({"type":"tool","name":"look"})");
+  CHECK(server.engine.seen().back().grammar != nullptr);
+}

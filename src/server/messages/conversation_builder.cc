@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "server/messages/attribution.h"
+#include "server/openai/call_parts.h"
 
 namespace millrace::server::messages {
 
@@ -11,9 +12,6 @@ using openai::FieldError;
 using openai::Json;
 
 namespace {
-
-constexpr std::string_view kToolError = "Error";
-constexpr std::string_view kWrappedToolError = "<tool_use_error>";
 
 /// Reads the blocks of an array with `read`, which gets each of them.
 template <class Read>
@@ -47,24 +45,6 @@ FieldError read_system_text(const std::string& path, Json content, std::string& 
     append_text(text, part);
     return std::nullopt;
   });
-}
-
-FieldError read_tool_use(const Block& block, openai::MessageToolCall& call) {
-  if (FieldError error = read_member(block, "id", true, call.id)) return error;
-  if (FieldError error = read_member(block, "name", true, call.name)) return error;
-  const Json input = block.members["input"];
-  call.arguments = "{}";
-  if (input.is_missing() || input.is_null()) return std::nullopt;
-  if (!input.is_object()) return openai::wrong_type(block.path + ".input", input, "an object");
-  call.arguments = to_json(input);
-  return std::nullopt;
-}
-
-/// Marks the text of a failed call as an error, since a chat template has no other way to say so.
-void mark_tool_error(std::string& text) {
-  if (text.starts_with(kToolError) || text.starts_with(kWrappedToolError)) return;
-  if (!text.empty()) text.insert(0, ": ");
-  text.insert(0, kToolError);
 }
 
 }  // namespace
@@ -131,7 +111,7 @@ FieldError ConversationBuilder::add_tool_result(const Block& block) {
   if (!flag.is_missing() && !flag.is_null()) {
     if (FieldError error = openai::read_bool(block.path + ".is_error", flag, is_error)) return error;
   }
-  if (is_error) mark_tool_error(message.content);
+  if (is_error) openai::mark_tool_error(message.content);
   conversation_.messages.push_back(std::move(message));
   return std::nullopt;
 }
@@ -153,7 +133,9 @@ FieldError ConversationBuilder::add_assistant(const std::string& path, Json cont
     return std::nullopt;
   }
   const FieldError error = read_blocks(path, content, [&](const Block& block) -> FieldError {
-    if (block.type == "tool_use") return read_tool_use(block, message.tool_calls.emplace_back());
+    if (block.type == "tool_use") {
+      return openai::read_tool_use(block.path, block.members, message.tool_calls.emplace_back());
+    }
     if (block.type == "thinking") {
       std::string thinking;
       if (FieldError failure = read_member(block, "thinking", true, thinking)) return failure;

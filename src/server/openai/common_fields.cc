@@ -151,14 +151,10 @@ FieldError read_truncation(std::string_view name, Json value, const RequestLimit
   return std::nullopt;
 }
 
-FieldError read_truncation_side(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
-  std::string side;
-  if (FieldError field_error = read_string(name, value, side)) return field_error;
-  if (side != "left" && side != "right") {
-    return bad_request(name, "{}: found '{}', wanted left or right", name, side.substr(0, 64));
-  }
+constexpr std::array<std::string_view, 2> kSides = {"left", "right"};
+
+void use_truncation_side(std::string_view side, CommonRequest& request) {
   request.keep_prompt_start = side == "right";
-  return std::nullopt;
 }
 
 void describe_truncation(SchemaWriter& schema) {
@@ -271,8 +267,8 @@ constexpr std::array kCommonFields = {
                                                "Writes tokens in logprobs as \"token_id:N\""),
     Field<Common>{"truncate_prompt_tokens", read_truncation, describe_truncation,
                   "Keeps the last N tokens; -1 keeps what fits the context together with max_tokens"},
-    Field<Common>{"truncation_side", read_truncation_side, [](SchemaWriter& s) { s.words({"left", "right"}); },
-                  "The side that truncate_prompt_tokens cuts; right keeps the first tokens"},
+    word_field<Common, kSides, use_truncation_side>(
+        "truncation_side", "The side that truncate_prompt_tokens cuts; right keeps the first tokens"),
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
                                                     "Default true for a completion, false for a chat"),
     Field<Common>{"priority", read_priority, describe_priority,

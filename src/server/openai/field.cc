@@ -1,5 +1,6 @@
 #include "server/openai/field.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace millrace::server::openai {
@@ -53,6 +54,23 @@ FieldError read_string(std::string_view name, Json value, std::string& out) {
   if (!value.get(text)) return wrong_type(name, value, "a string");
   out = text;
   return std::nullopt;
+}
+
+FieldError read_word(std::string_view name, Json value, std::span<const std::string_view> words,
+                     std::string_view& out) {
+  std::string_view text;
+  if (!value.get(text)) return wrong_type(name, value, "a string");
+  const auto known = std::ranges::find(words, text);
+  if (known != words.end()) {
+    out = *known;
+    return std::nullopt;
+  }
+  std::string wanted;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) wanted += i + 1 == words.size() ? " or " : ", ";
+    wanted += words[i];
+  }
+  return bad_request(name, "{}: found '{}', wanted {}", name, text.substr(0, 64), wanted);
 }
 
 FieldError read_float(std::string_view name, Json value, double low, double high, float& out) {

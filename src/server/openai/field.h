@@ -41,6 +41,9 @@ struct Field {
 
 [[nodiscard]] FieldError read_bool(std::string_view name, Json value, bool& out);
 [[nodiscard]] FieldError read_string(std::string_view name, Json value, std::string& out);
+/// Reads one of some words. `out` gets that of the list.
+[[nodiscard]] FieldError read_word(std::string_view name, Json value, std::span<const std::string_view> words,
+                                   std::string_view& out);
 /// Reads a text as one part, or an array of text parts.
 [[nodiscard]] FieldError read_parts(const std::string& path, Json value, std::vector<std::string>& parts);
 /// Reads a text, or an array of text parts, which are joined by newlines.
@@ -87,6 +90,18 @@ constexpr Field<Request> string_field(std::string_view name, std::string_view no
             return read_string(n, v, target_of(r.*kMember));
           },
           [](SchemaWriter& schema) { schema.type("string"); }, note};
+}
+/// A field that takes one of kWords; `kUse` puts it into the request.
+template <class Request, const auto& kWords, void (*kUse)(std::string_view word, Request& request)>
+constexpr Field<Request> word_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits&, Request& r) {
+            std::string_view word;
+            FieldError field_error = read_word(n, v, kWords, word);
+            if (!field_error) kUse(word, r);
+            return field_error;
+          },
+          [](SchemaWriter& schema) { schema.words(kWords); }, note};
 }
 template <class Request, auto kMember, int64_t kLow, int64_t kHigh>
 constexpr Field<Request> integer_field(std::string_view name, std::string_view note = {}) {

@@ -71,30 +71,16 @@ void describe_inputs(SchemaWriter& schema) {
   json.end_object().end_object().end_array();
 }
 
-FieldError read_encoding(Name name, Json value, const Limits&, EmbeddingRequest& request) {
-  std::string word;
-  if (FieldError field_error = read_string(name, value, word)) return field_error;
-  if (word != "float" && word != "base64") {
-    return bad_request(name, "{}: found '{}', wanted float or base64", name, word.substr(0, 64));
-  }
+constexpr std::array<std::string_view, 2> kEncodings = {"float", "base64"};
+/// vLLM has more forms of the vectors' numbers, which this server does not write.
+constexpr std::array<std::string_view, 1> kEmbedDtypes = {"float32"};
+constexpr std::array<std::string_view, 2> kEndiannesses = {"little", "native"};
+
+void use_encoding(std::string_view word, EmbeddingRequest& request) {
   request.is_base64 = word == "base64";
-  return std::nullopt;
 }
 
-/// Reads a form of the vectors' numbers. Refuses forms that vLLM has and this server does not write.
-FieldError read_embed_dtype(Name name, Json value, const Limits&, EmbeddingRequest&) {
-  std::string word;
-  if (FieldError field_error = read_string(name, value, word)) return field_error;
-  if (word == "float32") return std::nullopt;
-  return bad_request(name, "{}: found '{}', wanted float32", name, word.substr(0, 64));
-}
-
-FieldError read_endianness(Name name, Json value, const Limits&, EmbeddingRequest&) {
-  std::string word;
-  if (FieldError field_error = read_string(name, value, word)) return field_error;
-  if (word == "little" || word == "native") return std::nullopt;
-  return bad_request(name, "{}: found '{}', wanted little or native", name, word.substr(0, 64));
-}
+void ignore_word(std::string_view, EmbeddingRequest&) {}
 
 /// Refuses the member that vLLM had for use_activation.
 template <class Request>
@@ -108,14 +94,11 @@ constexpr Field<Request> kUseActivation = flag_field<Request, &Request::use_acti
 
 constexpr std::array kEmbeddingFields = {
     Field<EmbeddingRequest>{"input", read_inputs, describe_inputs},
-    Field<EmbeddingRequest>{"encoding_format", read_encoding,
-                            [](SchemaWriter& schema) { schema.words({"float", "base64"}); },
-                            "base64: f32 numbers, little-endian"},
+    word_field<EmbeddingRequest, kEncodings, use_encoding>("encoding_format", "base64: f32 numbers, little-endian"),
     integer_field<EmbeddingRequest, &EmbeddingRequest::dimensions, 1, kInt32Max>(
         "dimensions", "Only for a model whose vectors may be cut"),
-    Field<EmbeddingRequest>{"embed_dtype", read_embed_dtype, [](SchemaWriter& schema) { schema.words({"float32"}); }},
-    Field<EmbeddingRequest>{"endianness", read_endianness,
-                            [](SchemaWriter& schema) { schema.words({"little", "native"}); }},
+    word_field<EmbeddingRequest, kEmbedDtypes, ignore_word>("embed_dtype"),
+    word_field<EmbeddingRequest, kEndiannesses, ignore_word>("endianness"),
     kUseActivation<EmbeddingRequest>,
     Field<EmbeddingRequest>{"normalize", read_normalize<EmbeddingRequest>,
                             [](SchemaWriter& schema) { schema.json().key("enum").raw("[null]"); }},

@@ -156,6 +156,7 @@ struct Conversation {
   std::optional<bool> enable_thinking;
   std::optional<ThinkingBudget> thinking_budget;       ///< of its next message
   bool hides_reasoning = false;                        ///< of its next message
+  bool allows_one_call = false;                        ///< its next message ends with its first call
   std::string tools_json;                              ///< an array, or empty
   std::string documents_json;                          ///< an array of objects, or empty
   std::vector<Tool> tools;                             ///< that may be called

@@ -112,18 +112,11 @@ void describe_prediction(SchemaWriter& schema) {
            R"("text":{"type":"string"}}}}]}})");
 }
 
-FieldError read_reasoning_format(Name name, Json value, const Limits&, ChatFields& request) {
-  std::string format;
-  if (FieldError field_error = read_string(name, value, format)) return field_error;
-  const bool is_within = format == "none" || format == "raw";
-  const bool is_hidden = format == "hidden";
-  if (!is_within && !is_hidden && format != "auto" && format != "deepseek" && format != "parsed") {
-    return bad_request(name, "{}: found '{}', wanted auto, deepseek, parsed, none, raw or hidden", name,
-                       format.substr(0, 64));
-  }
-  if (is_within) request.separate_reasoning = false;
-  if (is_hidden) request.include_reasoning = false;
-  return std::nullopt;
+constexpr std::array<std::string_view, 6> kReasoningFormats = {"auto", "deepseek", "parsed", "none", "raw", "hidden"};
+
+void use_reasoning_format(std::string_view format, ChatFields& request) {
+  if (format == "none" || format == "raw") request.separate_reasoning = false;
+  if (format == "hidden") request.include_reasoning = false;
 }
 
 constexpr std::array kChatFields = {
@@ -140,10 +133,8 @@ constexpr std::array kChatFields = {
     flag_field<ChatFields, &ChatFields::separate_reasoning>("separate_reasoning",
                                                             "Default true; false leaves reasoning in the content"),
     flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; false omits it"),
-    Field<ChatFields>{
-        "reasoning_format", read_reasoning_format,
-        [](SchemaWriter& schema) { schema.words({"auto", "deepseek", "parsed", "none", "raw", "hidden"}); },
-        "none and raw leave reasoning in the content, hidden omits it"},
+    word_field<ChatFields, kReasoningFormats, use_reasoning_format>(
+        "reasoning_format", "none and raw leave reasoning in the content, hidden omits it"),
     Field<ChatFields>{"prediction", read_prediction, describe_prediction,
                       "Expected output, used as drafts. It speeds the answer up and never changes it"},
 };
@@ -250,6 +241,7 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
   }
   if (!fields.thinking_budget) fields.thinking_budget = fields.conversation.thinking_budget;
   if (fields.conversation.hides_reasoning) fields.include_reasoning = false;
+  if (fields.conversation.allows_one_call) fields.parallel_tool_calls = false;
   if (FieldError field_error = check_common(fields)) return *field_error;
   if (FieldError field_error = finish_conversation(fields.conversation)) return *field_error;
   log_ignored(document.object(), common_fields(), kChatFields, conversation_fields());

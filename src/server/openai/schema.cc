@@ -21,7 +21,7 @@ void SchemaWriter::number(double low, double high) {
   json_.member("minimum", low).member("maximum", high);
 }
 
-void SchemaWriter::words(std::initializer_list<std::string_view> words) {
+void SchemaWriter::words(std::span<const std::string_view> words) {
   json_.key("enum").begin_array();
   for (const std::string_view word : words) json_.value(word);
   if (nullable_) json_.null();

@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "base/json.h"
@@ -26,7 +27,7 @@ class SchemaWriter {
   void integer(int64_t low, int64_t high);
   void number(double low, double high);
   /// Writes "enum", with null where that is allowed.
-  void words(std::initializer_list<std::string_view> words);
+  void words(std::span<const std::string_view> words);
   /// Writes the schema of an array of ids below the vocabulary's size.
   void token_ids(uint32_t vocab_size);
 

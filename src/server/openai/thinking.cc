@@ -1,6 +1,5 @@
 #include "server/openai/thinking.h"
 
-#include <algorithm>
 #include <array>
 
 namespace millrace::server::openai {
@@ -34,24 +33,21 @@ void describe_budget(std::string_view name, SchemaWriter& schema) {
 }  // namespace
 
 FieldError read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
-  if (FieldError field_error = read_string(name, value, conversation.reasoning_effort)) return field_error;
-  if (std::ranges::find(kEfforts, conversation.reasoning_effort) != kEfforts.end()) return std::nullopt;
-  return bad_request(name, "{}: found '{}', wanted none, minimal, low, medium, high, xhigh or max", name,
-                     conversation.reasoning_effort.substr(0, 64));
+  std::string_view word;
+  FieldError field_error = read_word(name, value, kEfforts, word);
+  conversation.reasoning_effort = word;
+  return field_error;
 }
 
 void describe_effort(SchemaWriter& schema) {
-  schema.words({kEfforts[0], kEfforts[1], kEfforts[2], kEfforts[3], kEfforts[4], kEfforts[5], kEfforts[6]});
+  schema.words(kEfforts);
 }
 
 FieldError read_thinking(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   JsonObject object;
   if (!value.get(object)) return wrong_type(name, value, "an object");
   std::string_view type;
-  if (!object["type"].get(type) || std::ranges::find(kThinkingTypes, type) == kThinkingTypes.end()) {
-    return bad_request(name, "{}.type: found '{}', wanted enabled, disabled, adaptive or auto", name,
-                       type.substr(0, 64));
-  }
+  if (FieldError field_error = read_word("thinking.type", object["type"], kThinkingTypes, type)) return field_error;
   set_thinking(type != "disabled", conversation);
   return read_budget("thinking.budget_tokens", object["budget_tokens"], conversation);
 }
@@ -59,7 +55,12 @@ FieldError read_thinking(std::string_view name, Json value, const RequestLimits&
 void describe_thinking(SchemaWriter& schema) {
   schema.type("object");
   schema.json().key("required").raw(R"(["type"])").key("properties").begin_object();
-  schema.json().key("type").raw(R"({"enum":["enabled","disabled","adaptive","auto"]})");
+  schema.json().key("type").begin_object();
+  const bool nullable = schema.nullable();
+  schema.set_nullable(false);
+  schema.words(kThinkingTypes);
+  schema.set_nullable(nullable);
+  schema.json().end_object();
   describe_budget("budget_tokens", schema);
   schema.json().end_object();
 }

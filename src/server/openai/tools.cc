@@ -1,6 +1,7 @@
 #include "server/openai/tools.h"
 
 #include <algorithm>
+#include <array>
 
 #include "server/openai/custom_tools.h"
 #include "text/unicode.h"
@@ -27,7 +28,18 @@ struct Typed {
   std::string path;  ///< of the inner object
   bool is_custom = false;
   bool is_canonical = true;  ///< it is written as OpenAI's chats have it
+  std::string_view schema_name = "parameters";
 };
+
+/// Returns whether a tool is one of /v1/messages: its name and its input_schema stand beside the type, if there is one.
+bool is_tool_of_messages(Json value) {
+  JsonObject object;
+  if (!value.get(object) || !object["name"].is_string() || !object["input_schema"].is_object()) return false;
+  std::string_view type = "custom";
+  const Json given = object["type"];
+  const bool is_own = is_absent(given) || (given.get(type) && (type == "custom" || type == "function"));
+  return is_own && is_absent(object["function"]) && is_absent(object["custom"]) && is_absent(object["parameters"]);
+}
 
 FieldError read_typed(const std::string& path, Json value, Typed& out) {
   JsonObject object;
@@ -44,7 +56,6 @@ FieldError read_typed(const std::string& path, Json value, Typed& out) {
   out.is_canonical = has_type;
   const Json inner = object[type];
   if (inner.get(out.inner)) return std::nullopt;
-  // With input_schema it is a tool of /v1/messages, whose histories chats do not read.
   const bool is_flat = is_absent(inner) && object["name"].is_string() && is_absent(object["input_schema"]);
   if (!is_flat) return bad_request(path, "{}: missing, or no object", out.path);
   out.inner = object;
@@ -59,10 +70,13 @@ void show_function(const Typed& typed, Json item, std::string& shown) {
     append_json(shown, item);
     return;
   }
+  const bool is_of_messages = typed.schema_name != "parameters";
   JsonWriter json(shown);
   json.begin_object().member("type", "function").key("function").begin_object();
   for (const auto& [key, value] : typed.inner) {
-    if (key != "type" && key != "function") json.key(key).raw(to_json(value));
+    if (key == "type" || key == "function") continue;
+    if (is_of_messages && key != "name" && key != "description" && key != typed.schema_name) continue;
+    json.key(key == typed.schema_name ? "parameters" : key).raw(to_json(value));
   }
   json.end_object().end_object();
 }
@@ -99,6 +113,22 @@ FieldError read_allowed_tools(JsonObject choice, Conversation& conversation) {
   return std::nullopt;
 }
 
+constexpr std::array<std::string_view, 4> kChoicesOfMessages = {"auto", "any", "none", "tool"};
+
+/// Reads a choice as /v1/messages has it: {"type": "auto" | "any" | "none"}, or {"type": "tool", "name": …}.
+FieldError read_choice_of_messages(JsonObject choice, std::string_view type, Conversation& conversation) {
+  conversation.chooses_custom = false;
+  if (const Json flag = choice["disable_parallel_tool_use"]; !is_absent(flag)) {
+    FieldError field_error = read_bool("tool_choice.disable_parallel_tool_use", flag, conversation.allows_one_call);
+    if (field_error) return field_error;
+  }
+  conversation.tool_choice = type == "any"    ? ToolChoice::kRequired
+                             : type == "none" ? ToolChoice::kNone
+                             : type == "tool" ? ToolChoice::kNamed
+                                              : ToolChoice::kAuto;
+  return type == "tool" ? read_tool_name("tool_choice", choice, conversation.chosen_tool) : std::nullopt;
+}
+
 /// Refuses a function and a custom tool of one name, whose calls nothing distinguishes.
 FieldError check_name_of_last(const std::vector<Tool>& tools) {
   const Tool& last = tools.back();
@@ -123,11 +153,11 @@ FieldError read_custom(JsonObject custom, Tool& tool, std::string& shown) {
   return std::nullopt;
 }
 
-FieldError read_parameters(JsonObject function, Tool& tool) {
+FieldError read_parameters(JsonObject function, std::string_view name, Tool& tool) {
   Json parameters;
-  if (!function["parameters"].get(parameters) || parameters.is_null()) return std::nullopt;
+  if (!function[name].get(parameters) || parameters.is_null()) return std::nullopt;
   JsonObject schema;
-  const std::string path = tool.path + ".parameters";
+  const std::string path = fmt::format("{}.{}", tool.path, name);
   if (!parameters.get(schema)) return wrong_type(path, parameters, "an object");
   if (is_schema_of_object(schema)) {
     tool.parameters = to_json(parameters);
@@ -137,11 +167,11 @@ FieldError read_parameters(JsonObject function, Tool& tool) {
   return std::nullopt;
 }
 
-FieldError read_function(JsonObject function, Tool& tool) {
+FieldError read_function(JsonObject function, std::string_view schema_name, Tool& tool) {
   if (const Json strict = function["strict"]; !is_absent(strict)) {
     if (FieldError field_error = read_bool(tool.path + ".strict", strict, tool.is_strict)) return field_error;
   }
-  return read_parameters(function, tool);
+  return read_parameters(function, schema_name, tool);
 }
 
 /// Describes what read_typed takes, each inner object with a name and further members.
@@ -213,7 +243,12 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
   for (const Json item : array) {
     const std::string path = fmt::format("tools[{}]", conversation.tools.size());
     Typed typed;
-    if (FieldError field_error = read_typed(path, item, typed)) return field_error;
+    if (is_tool_of_messages(item)) {
+      typed = {.path = path, .is_canonical = false, .schema_name = "input_schema"};
+      (void)item.get(typed.inner);
+    } else if (FieldError field_error = read_typed(path, item, typed)) {
+      return field_error;
+    }
     Tool& tool = conversation.tools.emplace_back();
     tool.path = std::move(typed.path);
     if (FieldError field_error = read_tool_name(tool.path, typed.inner, tool.name)) return field_error;
@@ -221,7 +256,7 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
     if (FieldError field_error = check_name_of_last(conversation.tools)) return field_error;
     shown += shown.empty() ? '[' : ',';
     const FieldError field_error =
-        tool.is_custom ? read_custom(typed.inner, tool, shown) : read_function(typed.inner, tool);
+        tool.is_custom ? read_custom(typed.inner, tool, shown) : read_function(typed.inner, typed.schema_name, tool);
     if (field_error) return field_error;
     if (!tool.is_custom) show_function(typed, item, shown);
   }
@@ -233,6 +268,7 @@ FieldError read_tools(std::string_view name, Json value, const RequestLimits&, C
 FieldError read_tool_choice(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   std::string_view word;
   conversation.allowed_tools.reset();
+  conversation.allows_one_call = false;
   if (value.get(word)) {
     if (word != "auto" && word != "none" && word != "required") {
       return bad_request(name, "{}: found '{}', wanted auto, none, required, or a function", name, word.substr(0, 64));
@@ -243,8 +279,11 @@ FieldError read_tool_choice(std::string_view name, Json value, const RequestLimi
     return std::nullopt;
   }
   JsonObject object;
-  if (value.get(object) && object["type"].get(word) && word == "allowed_tools") {
-    return read_allowed_tools(object, conversation);
+  if (value.get(object) && object["type"].get(word)) {
+    if (word == "allowed_tools") return read_allowed_tools(object, conversation);
+    if (std::ranges::find(kChoicesOfMessages, word) != kChoicesOfMessages.end()) {
+      return read_choice_of_messages(object, word, conversation);
+    }
   }
   conversation.tool_choice = ToolChoice::kNamed;
   Typed typed;
@@ -290,6 +329,11 @@ void describe_tools(SchemaWriter& schema) {
   schema.type("array");
   schema.json().key("items").begin_object().key("anyOf").begin_array();
   describe_typed(schema.json(), kFunction, kCustom);
+  schema.json().raw(R"({"description":"As in /v1/messages","type":"object","required":["name","input_schema"],)"
+                    R"("properties":{"type":{"enum":["custom","function",null]},"function":{"type":"null"},)"
+                    R"("custom":{"type":"null"},"parameters":{"type":"null"},)"
+                    R"("name":{"type":"string","minLength":1,"maxLength":256},"input_schema":{"type":"object"},)"
+                    R"("strict":{"type":["boolean","null"]}}})");
   schema.json().end_array().end_object();
 }
 
@@ -297,6 +341,11 @@ void describe_tool_choice(SchemaWriter& schema) {
   JsonWriter& json = schema.json();
   json.key("anyOf").begin_array().raw(R"({"enum":["auto","none","required",null]})");
   describe_typed(json, {}, {});
+  json.raw(R"({"description":"As in /v1/messages","type":"object","required":["type"],"properties":{)"
+           R"("type":{"enum":["auto","any","none"]},"disable_parallel_tool_use":{"type":["boolean","null"]}}})");
+  json.raw(R"({"description":"As in /v1/messages","type":"object","required":["type","name"],"properties":{)"
+           R"("type":{"const":"tool"},"name":{"type":"string","minLength":1,"maxLength":256},)"
+           R"("disable_parallel_tool_use":{"type":["boolean","null"]}}})");
   json.raw(R"({"type":"object","required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},)"
            R"("allowed_tools":{"type":"object","required":["mode","tools"],"properties":{)"
            R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1,)"

@@ -229,10 +229,11 @@ void describe_unsupported(SchemaWriter& schema, bool is_chat) {
     json.member("description", fmt::format("Without effect; allowed only where {} is \"none\"", each.choice));
     json.key("anyOf").raw(R"([{"type":"array"},{"enum":[null,false,"",{}]}])").end_object();
   }
+  static constexpr std::array<std::string_view, 2> kChoices = {"none", "auto"};
   schema.set_nullable(true);
   for (const Switched& each : switched(is_chat)) {
     json.key(each.choice).begin_object();
-    schema.words({"none", "auto"});
+    schema.words(kChoices);
     json.end_object();
   }
   json.key("modalities").begin_object();

@@ -66,30 +66,16 @@ constexpr std::array kRingFields = {
     flag_field<RingRequest, &RingRequest::force>("force", "/restart_ring: also while the ring has requests"),
 };
 
-struct PauseWord {
-  std::string_view word;
-  sched::PauseMode mode;
-};
-constexpr std::array kPauseWords = {PauseWord{"abort", sched::PauseMode::kAbort},
-                                    PauseWord{"retract", sched::PauseMode::kRetract},
-                                    PauseWord{"in_place", sched::PauseMode::kInPlace}};
+constexpr std::array<std::string_view, 3> kPauseModes = {"abort", "retract", "in_place"};
 
-FieldError read_pause_mode(Name name, Json value, const Limits&, PauseRequest& request) {
-  std::string word;
-  if (FieldError field_error = read_string(name, value, word)) return field_error;
-  for (const PauseWord& known : kPauseWords) {
-    if (known.word != word) continue;
-    request.mode = known.mode;
-    return std::nullopt;
-  }
-  return bad_request("mode", "mode: found '{}', wanted abort, retract or in_place", word.substr(0, 64));
+void use_pause_mode(std::string_view word, PauseRequest& request) {
+  request.mode = word == "abort"     ? sched::PauseMode::kAbort
+                 : word == "retract" ? sched::PauseMode::kRetract
+                                     : sched::PauseMode::kInPlace;
 }
 
 constexpr std::array kPauseFields = {
-    Field<PauseRequest>{
-        "mode", read_pause_mode,
-        [](SchemaWriter& schema) { schema.words({kPauseWords[0].word, kPauseWords[1].word, kPauseWords[2].word}); },
-        "Default abort"},
+    word_field<PauseRequest, kPauseModes, use_pause_mode>("mode", "Default abort"),
     integer_field<PauseRequest, &PauseRequest::ring, 0, kMaxRing>("ring", "Default all rings"),
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -49,11 +50,10 @@ struct ResponsesRequest : openai::ChatRequest {
                                                                           std::string_view id_base,
                                                                           Compaction compaction = Compaction::kNone);
 
-/// Returns whether a body of POST /v1/chat/completions has the form of /v1/responses: input instead of messages.
-[[nodiscard]] bool has_input_for_messages(const std::string& body);
-/// Parses such a body. Its response is a chat completion, so that it can continue no stored response.
-[[nodiscard]] openai::ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body,
-                                                                         const openai::RequestLimits& limits);
+/// Parses a body of POST /v1/chat/completions that has the form of /v1/responses: input instead of messages. Returns
+/// nothing for another body. Its response is a chat completion, so that it can continue no stored response.
+[[nodiscard]] std::optional<openai::ApiResult<openai::ChatRequest>> parse_chat_of_items(
+    const std::string& body, const openai::RequestLimits& limits);
 
 /// Appends "ResponsesRequest": {schema}, for the components of an OpenAPI document.
 void append_request_schema(std::string& out, const openai::RequestLimits& limits);

@@ -123,12 +123,10 @@ FieldError read_include(Name name, Json value, const Limits&, Fields& fields) {
   return std::nullopt;
 }
 
-FieldError read_truncation(Name name, Json value, const Limits&, Fields& fields) {
-  std::string word;
-  if (FieldError field_error = read_string(name, value, word)) return field_error;
+constexpr std::array<std::string_view, 2> kTruncations = {"auto", "disabled"};
+
+void use_truncation(std::string_view word, Fields& fields) {
   fields.drops_oldest = word == "auto";
-  if (word == "auto" || word == "disabled") return std::nullopt;
-  return bad_request(name, "{}: found '{}', wanted auto or disabled", name, word.substr(0, 64));
 }
 
 FieldError read_metadata(Name name, Json value, const Limits&, Fields&) {
@@ -237,8 +235,8 @@ constexpr std::array kFields = {
     Field<Fields>{"previous_response_id",
                   [](Name n, Json v, const Limits&, Fields& f) { return read_string(n, v, f.previous_response_id); },
                   describe_string, "Its items come before the input; its instructions do not"},
-    Field<Fields>{"truncation", read_truncation, [](SchemaWriter& s) { s.words({"auto", "disabled"}); },
-                  "auto: the oldest items are dropped where the context is too short"},
+    openai::word_field<Fields, kTruncations, use_truncation>(
+        "truncation", "auto: the oldest items are dropped where the context is too short"),
     Field<Fields>{"metadata", read_metadata, describe_metadata},
     Field<Fields>{"n", read_n, [](SchemaWriter& s) { s.integer(1, 1); }},
     flag_field<Fields, &Fields::include_reasoning>("include_reasoning", "Default true; else it is left out"),

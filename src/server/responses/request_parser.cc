@@ -138,18 +138,14 @@ void add_instructions(ResponsesRequest& request, const std::string& instructions
   message.content = instructions;
 }
 
-}  // namespace
-
-ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, const openai::RequestLimits& limits,
-                                                    const ResponseStore& store, std::string_view id_base,
-                                                    Compaction compaction) {
-  Document document;
+/// Reads a parsed body, as parse_responses_request does.
+ApiResult<ResponsesRequest> read_request(const Document& document, const openai::RequestLimits& limits,
+                                         const ResponseStore& store, std::string_view id_base, Compaction compaction) {
   RequestFields fields;
   fields.compaction = compaction;
   fields.max_tokens_name = "max_output_tokens";
   fields.conversation.messages_name = "input";
   fields.fills_context = true;
-  if (FieldError field_error = document.parse(body)) return *field_error;
   if (FieldError field_error = openai::check_unsupported(document.object(), true)) return *field_error;
   if (FieldError field_error = read_fields(document.object(), limits, fields)) return *field_error;
   if (compaction == Compaction::kObject) fields.store = fields.background = fields.stream = false;
@@ -171,16 +167,25 @@ ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, con
   return ResponsesRequest(std::move(fields));
 }
 
-bool has_input_for_messages(const std::string& body) {
+}  // namespace
+
+ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, const openai::RequestLimits& limits,
+                                                    const ResponseStore& store, std::string_view id_base,
+                                                    Compaction compaction) {
   Document document;
-  if (document.parse(body)) return false;
-  const JsonObject object = document.object();
-  return object["messages"].is_missing() && (object["input"].is_array() || object["input"].is_string());
+  if (FieldError field_error = document.parse(body)) return *field_error;
+  return read_request(document, limits, store, id_base, compaction);
 }
 
-ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body, const openai::RequestLimits& limits) {
+std::optional<ApiResult<openai::ChatRequest>> parse_chat_of_items(const std::string& body,
+                                                                  const openai::RequestLimits& limits) {
   static const ResponseStore none(0);
-  auto parsed = parse_responses_request(body, limits, none, {});
+  Document document;
+  if (document.parse(body)) return std::nullopt;
+  const JsonObject object = document.object();
+  const Json input = object["input"];
+  if (!object["messages"].is_missing() || (!input.is_array() && !input.is_string())) return std::nullopt;
+  auto parsed = read_request(document, limits, none, {}, Compaction::kNone);
   if (parsed.has_error()) return parsed.error();
   if (parsed->compaction != Compaction::kNone) {
     return bad_request("input", "input: a compaction_trigger asks for what only /v1/responses gives");
@@ -188,9 +193,7 @@ ApiResult<openai::ChatRequest> parse_chat_of_items(const std::string& body, cons
   if (parsed->background) {
     return bad_request("background", "background: only /v1/responses has responses in the background");
   }
-  Document document;
-  if (FieldError field_error = document.parse(body)) return *field_error;
-  parsed->include_usage = document.object()["stream_options"]["include_usage"].is_true();
+  parsed->include_usage = object["stream_options"]["include_usage"].is_true();
   return openai::ChatRequest(*std::move(parsed));
 }
 

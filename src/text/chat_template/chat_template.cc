@@ -22,6 +22,7 @@
 #include "text/chat_template/system_messages.h"
 #include "text/chat_template/tool_definitions.h"
 #include "text/chat_template/tool_results.h"
+#include "text/chat_template/typescript_tools.h"
 #include "text/tool_calls/response_template.h"
 
 namespace millrace::text {
@@ -78,6 +79,9 @@ Error to_error(ErrorCode code, const TemplateError& error) {
   return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
 }
 
+/// The variable in which Kimi's template gets the tools as TypeScript.
+constexpr std::string_view kTypescript = "tools_ts_str";
+
 /// What a probe of a template may use: enough for any template, and little for one that loops.
 constexpr jinja::Limits kProbeLimits = {
     .steps = 300'000, .heap_bytes = size_t{32} << 20, .output_bytes = size_t{4} << 20, .depth = 400};
@@ -116,6 +120,7 @@ struct ChatTemplate::Compiled {
   ContentParts content_parts;
   bool supports_documents = false;
   bool sorts_tools = false;  ///< members of tools are shown by name
+  bool shows_typescript = false;
   bool wants_tools = false;  ///< it fails without a list of tools, and takes an empty one
   EffortWords effort_words;
 };
@@ -200,6 +205,7 @@ void ChatTemplate::add_template(std::string name, std::string_view source) {
   auto compiled = std::make_unique<Compiled>();
   compiled->tree = jinja::parse_template(source);
   compiled->supports_documents = has_word(source, "documents");
+  compiled->shows_typescript = has_word(source, kTypescript);
   templates_[std::move(name)] = std::move(compiled);
   if (const auto format = detect_tool_format(source)) tool_format_ = format;
   supports_tools_ = supports_tools_ || has_word(source, "tools");
@@ -311,7 +317,8 @@ bool ChatTemplate::supports_documents(const ChatInput& input) const {
   return compiled != nullptr && compiled->supports_documents;
 }
 
-Value ChatTemplate::variables(const ChatInput& input, const Value& messages, jinja::Heap& heap) const {
+Value ChatTemplate::variables(const ChatInput& input, const Value& messages, jinja::Heap& heap,
+                              const std::optional<std::string>& typescript) const {
   auto* context = heap.make<jinja::DictObject>(heap);
   const auto set = [&](std::string_view name, const Value& value) {
     context->set(heap.string(std::string(name)), value);
@@ -330,6 +337,7 @@ Value ChatTemplate::variables(const ChatInput& input, const Value& messages, jin
   set_members(input.default_kwargs_json, "default_chat_template_kwargs");
   set("messages", messages);
   set("tools", parse_optional(input.tools_json, "tools"));
+  if (typescript) set(kTypescript, heap.string(*typescript));
   set("documents", parse_optional(input.documents_json, "documents"));
   if (!input.reasoning_effort.empty()) set("reasoning_effort", heap.string(std::string(input.reasoning_effort)));
   if (input.enable_thinking) {
@@ -355,9 +363,11 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   shown.reasoning_effort = compiled->effort_words.word_for(input.reasoning_effort);
   if (compiled->wants_tools && input.tools_json.empty()) shown.tools_json = "[]";
   std::string sorted;
-  if (compiled->sorts_tools && !shown.tools_json.empty()) {
+  std::optional<std::string> typescript;
+  if ((compiled->sorts_tools || compiled->shows_typescript) && !shown.tools_json.empty()) {
     sorted = sorted_by_name(shown.tools_json, heap);
     shown.tools_json = sorted;
+    if (compiled->shows_typescript) typescript = typescript_of_tools(sorted, heap);
   }
   bool has_gaps = false;
   // Calls `change` with the adapted messages before they are rendered.
@@ -372,7 +382,7 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
     compiled->content_parts.restore(messages, joined, heap);
     has_gaps = shapes.adapt(messages, heap);
     change(messages);
-    const Value context = variables(shown, messages, heap);
+    const Value context = variables(shown, messages, heap, typescript);
     return jinja::Evaluator(*compiled->tree, heap, context.entries(), input.now, limits).render();
   };
   const auto render_shaped = [&](const MessageShapes& shapes) {

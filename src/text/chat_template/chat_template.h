@@ -97,7 +97,8 @@ class ChatTemplate {
   /// Finds out the message shapes of each template. Called once all templates and special tokens are there.
   void probe();
   [[nodiscard]] const Compiled* find(const ChatInput& input) const;
-  [[nodiscard]] jinja::Value variables(const ChatInput& input, const jinja::Value& messages, jinja::Heap& heap) const;
+  [[nodiscard]] jinja::Value variables(const ChatInput& input, const jinja::Value& messages, jinja::Heap& heap,
+                                       const std::optional<std::string>& typescript = {}) const;
 
   std::map<std::string, std::unique_ptr<Compiled>, std::less<>> templates_;
   SpecialTokens special_tokens_;

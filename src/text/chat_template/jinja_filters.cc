@@ -137,8 +137,15 @@ Value filter_tojson(Evaluator& evaluator, const Value& self, Args& args) {
   return evaluator.string(std::move(json));
 }
 
-Value filter_from_json(Evaluator& evaluator, const Value& self, Args&) {
-  return parse_json(string_argument(self, ""), "from_json", evaluator.heap());
+/// Gives the argument, if there is one, for a text that is no JSON.
+Value filter_from_json(Evaluator& evaluator, const Value& self, Args& args) {
+  const std::string text(string_argument(self, ""));
+  if (args.positional[0].is(Kind::kAbsent)) return parse_json(text, "from_json", evaluator.heap());
+  try {
+    return parse_json(text, "from_json", evaluator.heap());
+  } catch (const TemplateError&) {
+    return args.positional[0];
+  }
 }
 
 Value filter_int(Evaluator&, const Value& self, Args& args) {
@@ -446,7 +453,7 @@ constexpr Builtin kFilters[] = {
     {"float", 0, "default", filter_float},
     {"forceescape", 0, "", filter_force_escape},
     {"format", 0, "*", filter_format},
-    {"from_json", 0, "", filter_from_json},
+    {"from_json", 0, "default", filter_from_json},
     {"groupby", 1, "attribute,default", filter_groupby},
     {"indent", 0, "width,first,blank", filter_indent},
     {"int", 0, "default,base", filter_int},

@@ -10,6 +10,9 @@
 
 namespace millrace::text {
 
+/// How a tokenizer came to a token: from its model, or as an added token, which no merge makes.
+enum class TokenKind : uint8_t { kPlain, kAdded, kSpecial };
+
 /// One entry of a tokenizer.json's added_tokens.
 struct AddedToken {
   TokenId id = -1;
@@ -19,6 +22,8 @@ struct AddedToken {
   bool rstrip = false;
   bool normalized = false;
   bool special = false;
+
+  [[nodiscard]] TokenKind kind() const { return special ? TokenKind::kSpecial : TokenKind::kAdded; }
 };
 
 /// Finds added tokens in text, leftmost-longest, in one pass over a byte trie. Immutable after the last `add`.

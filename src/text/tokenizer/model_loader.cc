@@ -13,7 +13,8 @@ void parse_vocabulary(JsonValue model, TokenizerParts& parts) {
   const auto vocab = member(model, "vocab");
   JsonObject entries;
   if (!vocab || !vocab->get(entries)) fail_data("model: \"vocab\" is not an object");
-  for (const auto entry : entries) register_token(parts, checked_id(entry.value, entry.key), entry.key, false);
+  for (const auto entry : entries)
+    register_token(parts, checked_id(entry.value, entry.key), entry.key, TokenKind::kPlain);
 }
 
 /// "a b". Where the tokens hold spaces themselves, the cut is the one that gives tokens of the vocabulary.
@@ -93,7 +94,7 @@ TokenModel parse_unigram(JsonValue model, TokenizerParts& parts) {
     }
     if (!(std::abs(score) <= kMaxScore)) fail_data("model: the score of \"{}\" is not a number", token);
     if (config.vocab.size() > static_cast<size_t>(TokenizerParts::kMaxTokenId)) fail_data("model: too many tokens");
-    register_token(parts, static_cast<TokenId>(config.vocab.size()), token, false);
+    register_token(parts, static_cast<TokenId>(config.vocab.size()), token, TokenKind::kPlain);
     config.vocab.emplace_back(token, score);
   }
   uint64_t unk_id = 0;
@@ -126,14 +127,14 @@ TokenId checked_id(JsonValue json, std::string_view what) {
   return static_cast<TokenId>(id);
 }
 
-void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bool special) {
+void register_token(TokenizerParts& parts, TokenId id, std::string_view text, TokenKind kind) {
   const auto index = static_cast<size_t>(id);
   if (parts.tokens.size() <= index) {
     parts.tokens.resize(index + 1);
-    parts.is_special.resize(index + 1);
+    parts.kinds.resize(index + 1);
   }
   parts.tokens[index] = text;
-  parts.is_special[index] = special;
+  parts.kinds[index] = kind;
   parts.ids.insert_or_assign(std::string(text), id);
 }
 

@@ -9,10 +9,11 @@ TokenizerParts build_ranked(const RankedVocabulary& vocabulary) {
   parts.byte_level = true;
   parts.model = std::make_unique<const TokenModel>(Bpe(vocabulary.tokens, vocabulary.first_id));
   TokenId id = vocabulary.first_id;
-  for (const std::string& bytes : vocabulary.tokens) register_token(parts, id++, byte_level_text(bytes), false);
+  for (const std::string& bytes : vocabulary.tokens)
+    register_token(parts, id++, byte_level_text(bytes), TokenKind::kPlain);
   // An added token goes before a token of the model that is spelt alike.
   for (const AddedToken& token : vocabulary.added) {
-    register_token(parts, token.id, token.content, token.special);
+    register_token(parts, token.id, token.content, token.kind());
     parts.raw_added.add(token, token.content);
   }
   std::vector<std::string> spellings = parts.tokens;

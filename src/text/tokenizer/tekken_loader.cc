@@ -124,6 +124,27 @@ std::vector<AddedToken> parse_special_tokens(JsonValue document, const TekkenCon
   return tokens;
 }
 
+/// Reads the words of reasoning_effort from the settings that the model knows.
+TekkenFormat parse_format(JsonValue document, int version) {
+  TekkenFormat format{.version = version};
+  const auto settings = member(document, "model_settings_builder");
+  const auto effort = settings ? member(*settings, "reasoning_effort") : std::nullopt;
+  if (!effort) return format;
+  for (const JsonValue word : array_member(*effort, "values")) {
+    std::string_view text;
+    if (!word.get(text) || text.empty()) {
+      fail_data("model_settings_builder: a value of reasoning_effort is {}, wanted a word", to_short_json(word, 40));
+    }
+    format.efforts.emplace_back(text);
+  }
+  format.default_effort = string_member(*effort, "default", "");
+  if (std::ranges::find(format.efforts, format.default_effort) == format.efforts.end()) {
+    fail_data("model_settings_builder: the default of reasoning_effort is '{}', wanted one of its values",
+              format.default_effort);
+  }
+  return format;
+}
+
 /// Returns the tokens by rank, without those that default_vocab_size cuts off.
 std::vector<std::string> parse_vocabulary(JsonValue document, size_t wanted) {
   const JsonArray entries = array_member(document, "vocab");
@@ -156,7 +177,7 @@ TokenizerParts parse_parts_of_tekken(JsonValue document) {
   vocabulary.added = parse_special_tokens(document, config);
   vocabulary.tokens = parse_vocabulary(document, config.vocab_size - config.special_count);
   TokenizerParts parts = build_ranked(vocabulary);
-  parts.tekken_version = config.version;
+  parts.tekken = parse_format(document, config.version);
   if (const TokenId bos = find_id(parts.ids, kBos); bos >= 0) parts.bos = bos;
   if (const TokenId eos = find_id(parts.ids, kEos); eos >= 0) parts.eos = eos;
   return parts;

@@ -297,12 +297,17 @@ std::optional<TokenId> Tokenizer::eos_id() const {
   return parts_->eos;
 }
 
-std::optional<int> Tokenizer::tekken_version() const {
-  return parts_->tekken_version;
+const std::optional<TekkenFormat>& Tokenizer::tekken_format() const {
+  return parts_->tekken;
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-  return id >= 0 && static_cast<size_t>(id) < parts_->is_special.size() && parts_->is_special[static_cast<size_t>(id)];
+  return id >= 0 && static_cast<size_t>(id) < parts_->kinds.size() &&
+         parts_->kinds[static_cast<size_t>(id)] == TokenKind::kSpecial;
+}
+bool Tokenizer::is_added(TokenId id) const {
+  return id >= 0 && static_cast<size_t>(id) < parts_->kinds.size() &&
+         parts_->kinds[static_cast<size_t>(id)] != TokenKind::kPlain;
 }
 
 }  // namespace millrace::text

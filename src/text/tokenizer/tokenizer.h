@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "text/tekken_format.h"
 
 namespace millrace::text {
 
@@ -84,8 +85,10 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> bos_id() const;
   [[nodiscard]] std::optional<TokenId> eos_id() const;
   [[nodiscard]] bool is_special(TokenId id) const;
-  /// Returns the version that a tekken.json has, by which Mistral's models write conversations.
-  [[nodiscard]] std::optional<int> tekken_version() const;
+  /// Returns whether the token is special or otherwise an added one.
+  [[nodiscard]] bool is_added(TokenId id) const;
+  /// Returns how Mistral's models write conversations, as a tekken.json says.
+  [[nodiscard]] const std::optional<TekkenFormat>& tekken_format() const;
 
  private:
   struct Scratch;

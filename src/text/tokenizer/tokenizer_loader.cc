@@ -46,7 +46,7 @@ void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& par
     if (token.content.empty()) continue;
     // A token of the model keeps its id, whatever the list says: so does the reference.
     if (const auto it = parts.ids.find(token.content); it != parts.ids.end()) token.id = it->second;
-    register_token(parts, token.id, token.content, token.special);
+    register_token(parts, token.id, token.content, token.kind());
     if (!token.normalized) {
       parts.raw_added.add(token, token.content);
       continue;

@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "base/json_value.h"
 #include "base/result.h"
+#include "text/tekken_format.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/normalizer.h"
@@ -40,11 +41,11 @@ struct TokenizerParts {
   TokenDecoder decoder;
   PostProcessor post_processor;
   std::vector<std::string> tokens;  ///< by id, as the vocabulary spells them
-  std::vector<bool> is_special;
-  TokenMap ids;  ///< the model's vocabulary and the added tokens
+  std::vector<TokenKind> kinds;     ///< by id
+  TokenMap ids;                     ///< the model's vocabulary and the added tokens
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
-  std::optional<int> tekken_version;  ///< of a tekken.json
+  std::optional<TekkenFormat> tekken;  ///< of a tekken.json
 };
 
 /// Each reads a vocabulary file; `config_json` is the tokenizer_config.json, which may be empty. Each throws
@@ -74,8 +75,8 @@ void parse_pre_tokenizer(JsonValue json, TokenizerParts& parts);
 [[nodiscard]] PostProcessor parse_post_processor(JsonValue json, const TokenizerParts& parts);
 /// Fills the vocabulary and the model; needs the pre-tokenizer.
 void parse_model(JsonValue model, TokenizerParts& parts);
-/// Enters a token into tokens, is_special and ids.
-void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bool special);
+/// Enters a token into tokens, kinds and ids.
+void register_token(TokenizerParts& parts, TokenId id, std::string_view text, TokenKind kind);
 /// Returns the id in `json`, which `what` has. Throws if it is none.
 [[nodiscard]] TokenId checked_id(JsonValue json, std::string_view what);
 

@@ -36,6 +36,30 @@ constexpr std::array kReasoningRows = {
                  .content_open = "<|channel|>final<|message|>"},
 };
 
+constexpr std::array<std::string_view, 23> kAnswerTags = {"<think>",
+                                                          "</think>",
+                                                          "<seed:think>",
+                                                          "</seed:think>",
+                                                          "<think:opensource>",
+                                                          "</think:opensource>",
+                                                          "[THINK]",
+                                                          "[/THINK]",
+                                                          "<|channel>",
+                                                          "<channel|>",
+                                                          "<|START_THINKING|>",
+                                                          "<|END_THINKING|>",
+                                                          "<|START_RESPONSE|>",
+                                                          "<|END_RESPONSE|>",
+                                                          "<|START_TEXT|>",
+                                                          "<|END_TEXT|>",
+                                                          "<|channel|>",
+                                                          "<|message|>",
+                                                          "<|start|>",
+                                                          "<|end|>",
+                                                          "<|constrain|>",
+                                                          "<|call|>",
+                                                          "<|return|>"};
+
 struct ReasoningAlias {
   std::string_view name;
   ReasoningFormat format;
@@ -93,6 +117,10 @@ bool is_reasoning_tag(std::string_view spelling) {
     return std::ranges::any_of(parts, [spelling](std::string_view part) { return part.find(spelling) != part.npos; }) ||
            std::ranges::find(row.content_tags, spelling) != row.content_tags.end();
   });
+}
+
+std::span<const std::string_view> tags_of_answers() {
+  return kAnswerTags;
 }
 
 bool prompt_opens_reasoning(std::string_view prompt, ReasoningFormat format) {

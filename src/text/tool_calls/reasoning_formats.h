@@ -36,6 +36,9 @@ struct ReasoningRow {
 /// Returns whether a tag of a format contains a token of this spelling.
 [[nodiscard]] bool is_reasoning_tag(std::string_view spelling);
 
+/// Returns the tags that may stand in a text around calls: those of reasoning and of content in every format.
+[[nodiscard]] std::span<const std::string_view> tags_of_answers();
+
 /// Returns whether a rendered prompt has opened the reasoning of the output.
 [[nodiscard]] bool prompt_opens_reasoning(std::string_view prompt, ReasoningFormat format);
 /// Returns whether a rendered prompt has closed the reasoning of the output.

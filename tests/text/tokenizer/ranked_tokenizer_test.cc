@@ -272,8 +272,22 @@ TEST_CASE("a tekken.json begins with its special tokens") {
   const auto with_config = Tokenizer::from_tekken(file.json(), R"({"bos_token": "[THINK]", "eos_token": "none"})");
   CHECK((*with_config)->encode("", true) == Ids{3});
   CHECK((*with_config)->eos_id() == 2);
-  CHECK(unnamed->tekken_version() == 3);
-  CHECK(named->tekken_version() == 13);
+  CHECK(unnamed->tekken_format()->version == 3);
+  CHECK(unnamed->tekken_format()->efforts.empty());
+  CHECK(named->tekken_format()->version == 13);
+  const std::string tokens = file.members;
+  const auto with_settings = [&](std::string_view effort) {
+    file.members = tokens + R"(, "model_settings_builder": {"reasoning_effort": )" + std::string(effort) + "}";
+    return Tokenizer::from_tekken(file.json(), "");
+  };
+  const auto settings = with_settings(R"({"type": "enum", "values": ["none", "high"], "default": "none"})");
+  CHECK((*settings)->tekken_format()->efforts == std::vector<std::string>{"none", "high"});
+  CHECK((*settings)->tekken_format()->default_effort == "none");
+  CHECK((*with_settings("null"))->tekken_format()->efforts.empty());
+  CHECK_THAT(with_settings(R"({"values": ["none"], "default": "high"})").error().message,
+             Mentions("tekken.json", "model_settings_builder", "high"));
+  CHECK_THAT(with_settings(R"({"values": [5], "default": "high"})").error().message,
+             Mentions("model_settings_builder", "5"));
 }
 
 TEST_CASE("damaged files of tokens by rank are refused by line or rank") {
