@@ -123,7 +123,7 @@ class AutomatonBuilder {
 
   using TagInText = Vocabulary::TagInText;
 
-  /// Returns the parts of a text that other tokens than tags spell: all of it, or what is beside its tags.
+  /// Returns the parts of a text that other tokens than tags spell: all of it, or what is next to its tags.
   std::vector<TagInText> spelled_parts(std::string_view text, const std::vector<TagInText>& tags) {
     if (unspellable_.empty() || is_spellable(text)) return {{0, text.size()}};
     std::vector<TagInText> parts;

@@ -113,7 +113,7 @@ bool is_empty_array(Json value) {
   return value.get(array) && array.empty();
 }
 
-/// What the members of a message give beside the message itself.
+/// What the members of a message give next to the message itself.
 struct MessageExtras {
   std::string refused;
   std::optional<std::string> thoughts;

@@ -31,7 +31,8 @@ struct Typed {
   std::string_view schema_name = "parameters";
 };
 
-/// Returns whether a tool is one of /v1/messages: its name and its input_schema stand beside the type, if there is one.
+/// Returns whether a tool is one of /v1/messages: its name and its input_schema stand next to the type, if there is
+/// one.
 bool is_tool_of_messages(Json value) {
   JsonObject object;
   if (!value.get(object) || !object["name"].is_string() || !object["input_schema"].is_object()) return false;

@@ -113,7 +113,7 @@ std::string type_word(const Value& type) {
   return std::string(word->second);
 }
 
-/// Returns whether a value of an enum is of the type that stands beside the enum.
+/// Returns whether a value of an enum is of the type that stands next to the enum.
 bool is_of_type(const Value& value, std::string_view type) {
   if (value.is(Kind::kNone)) return true;
   if (type == "string") return value.is(Kind::kString);
