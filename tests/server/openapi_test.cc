@@ -308,7 +308,9 @@ void add_company(const std::string& name, const std::string& value, std::map<std
   if (name == "max_tokens" && members.contains("prompt")) members["echo"] = "true";
   if (name == "top_logprobs") members["logprobs"] = "true";
   if (name == "best_of" && value.find_first_not_of("0123456789") == std::string::npos) members["n"] = value;
-  if (name == "tool_choice" && members.contains("model")) {
+  const bool is_choice_of_messages =
+      value.find(R"("type":"any")") != value.npos || value.find(R"("type":"tool")") != value.npos;
+  if (name == "tool_choice" && (members.contains("model") || is_choice_of_messages)) {
     members["tools"] = R"([{"name":"f","input_schema":{"type":"object"}}])";
   }
   if (name == "abort_all" && value != "true") members["request_id"] = "\"r\"";
