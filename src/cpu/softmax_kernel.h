@@ -13,6 +13,9 @@ constexpr float kInitialMax = -1e30f;
 constexpr float kMaskedScore = -3e38f;
 /// Converts maxima to units of ln 2, so that probabilities are powers of 2.
 constexpr float kLog2E = 1.44269504088896341f;
+/// The magnitude of a maximum from which its rounding may count: scores are then rounded like it, before they are
+/// subtracted. Below, fused operations are more accurate.
+constexpr float kCoarseMax = 0x1p22f;
 
 static_assert(kBandRows == kLanes);  // the maxima of a band fill a vector
 
@@ -106,10 +109,12 @@ struct BlockSoftmax {
     constexpr size_t kLhsBytes = kLanes * (Format::kLhsStep / Format::kDepth);
     const float scale = rows.scale * kLog2E;
     auto* const lhs = reinterpret_cast<std::byte*>(scores(row));
+    const bool is_coarse = maximum > kCoarseMax || maximum < -kCoarseMax;
     Vec p[kBlockGroups];
     for (int v = 0; v < vectors(); ++v) {
       interleaved.at_vector();
-      p[v] = exp2_nonpositive(fma(load(scores(row) + v * kLanes), splat(scale), splat(-maximum)));
+      const Vec score = load(scores(row) + v * kLanes);
+      p[v] = exp2_nonpositive(is_coarse ? score * scale - maximum : fma(score, splat(scale), splat(-maximum)));
       if constexpr (!kAllVisible) p[v] = visible(row, v) ? p[v] : Vec{};
     }
     float* const sum = rows.state.sum + row * kLanes;

@@ -218,8 +218,9 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
     const auto read = read_group(member.key, member.value, format, has_integers);
     if (!read) return read.error();
   }
-  // Integers of fewer bits are stored as bytes.
-  if (stored == "int-quantized" && has_integers) format.bits = 8;
+  if (stored != "int-quantized") return format;
+  if (has_groups && !has_integers) return bad_config("config_groups has no weights of type 'int' with '{}'", stored);
+  if (has_integers) format.bits = 8;  // integers of fewer bits are stored as bytes
   return format;
 }
 

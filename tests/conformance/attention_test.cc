@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -174,6 +175,37 @@ TEST_CASE("NaN and overflow in a page spoil only the rows that see it") {
           REQUIRE(std::isfinite(got[0][i]));
           if (i / 128 < kPosition) REQUIRE(got[1][i] == got[0][i]);
           if (i / 128 >= kPosition && i % 64 == kChannel && is_fault) REQUIRE(!std::isfinite(got[1][i]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("scores whose rounding exceeds 1 give means of values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 9);
+  const AttentionCase sizes{.head_count = 4, .kv_head_count = 1, .head_dim = 64, .rotary_dim = 64};
+  const size_t width = 6 * 64;
+  const size_t first_value = 5 * 64;
+  const Weights weights = random_weights(random, sizes);
+  TestSequence sequence = random_sequence(random, sizes, 150, false);
+  for (size_t i = 0; i < sequence.qkv.size(); ++i)
+    if (i % width < first_value) sequence.qkv[i] = std::ldexp(sequence.qkv[i], 25);
+  const auto value = [&](size_t position, size_t channel) {
+    return std::fabs(sequence.qkv[position * width + first_value + channel]);
+  };
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    const Values got = feed(*backend, sizes, weights, {sequence}, {.page_seed = test_seed()})[0];
+    for (size_t channel = 0; channel < 64; ++channel) {
+      float largest = 0.0f;
+      for (size_t row = 0; row < 150; ++row) {
+        largest = std::max(largest, value(row, channel));
+        for (size_t head = 0; head < 4; ++head) {
+          const float found = got[(row * 4 + head) * 64 + channel];
+          INFO("row " << row << ", head " << head << ", channel " << channel << ": " << found);
+          REQUIRE(std::fabs(found) <= 1.01f * largest);  // false of NaN
         }
       }
     }

@@ -79,7 +79,7 @@ def test_a_request_template_gets_default_special_tokens(folder):
 
 @pytest.mark.parametrize("members, message", [
     ({"final_logit_softcapping": 30}, "final_logit_softcapping 30 is not computed here"),
-    ({"rope_scaling": {"rope_type": "mrope", "mrope_section": [1, 1]}}, "'mrope' is not one of"),
+    ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "'spiral' is not one of"),
     ({"architectures": ["GPT2LMHeadModel"]}, "architecture 'GPT2LMHeadModel' is not known"),
     ({"architectures": ["Gemma2ForCausalLM"]}, "hidden_act 'silu' is not supported, wanted 'gelu_pytorch_tanh'"),
     ({"attention_bias": True}, "has no tensor 'model.layers.0.self_attn.q_proj.bias'"),

@@ -117,10 +117,10 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
             assert found != near and abs(found[0] - near[0]) < 0.1
     check_refusal(run_binary("serve", "--model-path", written, "--quantization", "w8a8_int8"),
                   "--quantization w8a8_int8: the model is stored as w8")
-    stored["config_groups"]["group_0"]["weights"]["strategy"] = "group"
+    stored["config_groups"]["group_0"]["weights"]["type"] = "float"
     config = {**json.loads((folder / "config.json").read_text()), "quantization_config": stored}
     (folder / "config.json").write_text(json.dumps(config))
-    check_refusal(run_binary("serve", "--model-path", folder, "--port", 0), "strategy is 'group', wanted 'channel'")
+    check_refusal(run_binary("serve", "--model-path", folder, "--port", 0), "config_groups has no weights of type 'int' with 'int-quantized'")
 
 
 def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):

@@ -70,7 +70,7 @@ def test_a_tekken_file_brings_the_template_of_its_version(folder, tokens):
         assert prompt == "<|endoftext|>[INST]hi[/INST]a<|endoftext|>[INST]b[/INST]"
         chat = {"messages": messages, "max_tokens": 2}
         assert server.post("/v1/chat/completions", chat).status_code == 200
-    write_tekken(folder, tokens, "v15")
+    write_tekken(folder, tokens, "v99")
     with MillraceServer(model=folder) as server:
         refused = server.post("/v1/chat/completions", {"messages": messages})
         assert refused.status_code == 400 and "chat template" in refused.json()["error"]["message"]
