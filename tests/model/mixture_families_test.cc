@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "cpu/cpu_backend.h"
 #include "model/families/read_config.h"
 #include "model/needed_features.h"
+#include "model/sized_config.h"
 #include "model/tensor_list.h"
 #include "model/weights.h"
 #include "support/mentions.h"
@@ -16,20 +16,15 @@
 
 using namespace millrace;
 using namespace millrace::model;
+using millrace::test::check_sizes;
 using millrace::test::Mentions;
+using millrace::test::SizedConfig;
 using tensor::Feature;
 
 namespace {
 
-/// The relevant fields of published config.json files, and what their model cards say, in billions.
-struct KnownMixture {
-  const char* name;
-  const char* config;
-  double billions;
-  int32_t context_length;
-};
-
-const KnownMixture kMixtures[] = {
+/// The relevant fields of published config.json files.
+const SizedConfig kMixtures[] = {
     {"Qwen1.5-MoE-A2.7B", R"({"architectures":["Qwen2MoeForCausalLM"],"bos_token_id":151643,"decoder_sparse_step":1,
       "eos_token_id":151643,"hidden_act":"silu","hidden_size":2048,"intermediate_size":5632,
       "max_position_embeddings":8192,"max_window_layers":21,"model_type":"qwen2_moe","moe_intermediate_size":1408,
@@ -98,13 +93,13 @@ const KnownMixture kMixtures[] = {
 };
 
 ModelConfig known(std::string_view name) {
-  const auto found = std::ranges::find(kMixtures, name, &KnownMixture::name);
+  const auto found = std::ranges::find(kMixtures, name, &SizedConfig::name);
   return parse_config(found->config).value();
 }
 
 /// Returns the message for a published config.json in which `from` is replaced; "accepted" if there is none.
 std::string refusal(std::string_view name, std::string_view from, std::string_view to) {
-  std::string text = std::ranges::find(kMixtures, name, &KnownMixture::name)->config;
+  std::string text = std::ranges::find(kMixtures, name, &SizedConfig::name)->config;
   const size_t at = text.find(from);
   if (at == std::string::npos) return "nothing to replace";
   const auto config = parse_config(text.replace(at, from.size(), to));
@@ -120,15 +115,11 @@ bool has_tensor(const ModelConfig& config, std::string_view name, const tensor::
 }  // namespace
 
 TEST_CASE("published mixtures have their parameters and contexts") {
-  for (const KnownMixture& mixture : kMixtures) {
+  for (const SizedConfig& mixture : kMixtures) {
     CAPTURE(mixture.name);
     const auto config = parse_config(mixture.config);
     if (!config) FAIL(config.error().message);
-    const double billions = static_cast<double>(parameter_count(*config)) / 1e9;
-    CAPTURE(billions);
-    REQUIRE(std::abs(billions - mixture.billions) < 0.01 * mixture.billions);
-    REQUIRE(config->context_length() == mixture.context_length);
-    REQUIRE(config->dtype == tensor::DType::kBF16);
+    check_sizes(mixture, *config);
   }
 }
 
@@ -191,7 +182,7 @@ TEST_CASE("tensors of mixtures are found under their published names") {
 }
 
 TEST_CASE("routers and what mixtures lack stay unquantized") {
-  for (const KnownMixture& mixture : kMixtures) {
+  for (const SizedConfig& mixture : kMixtures) {
     CAPTURE(mixture.name);
     const ModelConfig config = parse_config(mixture.config).value();
     const auto specs = stage_tensors(config, {.layers = {1, 2}, .first = false, .last = false});
