@@ -52,18 +52,19 @@ __device__ void merge_split(RowState<kOwn>& state, Totals& totals) {
   state = RowState<kOwn>{};
 }
 
-template <int kDim, int kGroups, bool kCoded>
+template <int kDim, int kGroups, KvElement kElement>
 constexpr size_t tile_shared_bytes() {
-  using Keys = BlockKeys<kDim, kCoded>;
-  return 2 * Keys::kStageBytes + Keys::kTileBytes +
+  using Keys = BlockKeys<kDim, kElement>;
+  return 2 * Keys::kStageBytes + Keys::kDequantizedBytes +
          kGroups * (HeadTile<kDim>::kQueryBytes + kLanes * (kDim / 2) * sizeof(float));
 }
 
 /// Grid: [tiles, kv_heads]. The 16 virtual rows of each of a block's kGroups walk over all their keys, together.
-template <int kDim, int kGroups, bool kCoded>
+template <int kDim, int kGroups, KvElement kElement>
 __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
-  using Keys = BlockKeys<kDim, kCoded>;
+  using Keys = BlockKeys<kDim, kElement>;
+  constexpr bool kCoded = kElement != KvElement::kBf16;
   constexpr int kThreads = kGroups * kPartCount<kDim> * kLanes;
   constexpr int kOwn = kPartChannels<kDim>;
   const int lane = threadIdx.x % kLanes;
@@ -83,15 +84,16 @@ __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel
   const int32_t end = tile.last_visible(a, tile.first + kGroups * kWarpRows - 1) + 1;
 
   std::byte* const stages = shared_memory();
-  std::byte* const block_tile = stages + 2 * Keys::kStageBytes;
-  std::byte* const block_queries = block_tile + Keys::kTileBytes;
+  std::byte* const dequantized = stages + 2 * Keys::kStageBytes;
+  std::byte* const block_queries = dequantized + Keys::kDequantizedBytes;
   std::byte* const queries = block_queries + group * Tile::kQueryBytes;
-  if (part == 0) load_queries<kDim>(a, rows, lane, queries);
+  if (part == 0) load_queries<kDim, kCoded>(a, rows, lane, queries);
   Totals totals;
   totals.acc = reinterpret_cast<float*>(block_queries + kGroups * Tile::kQueryBytes) + threadIdx.x;
   for (int i = 0; i < kOwn / 2; ++i) totals.acc[i * kThreads] = 0.0f;
   RowState<kOwn> state;
-  Keys::load(source, Keys::address(source, begin + lane), threadIdx.x, kThreads, stages);
+  const auto thread = static_cast<int>(threadIdx.x);
+  Keys::template load<kThreads>(source, Keys::address(source, begin + lane), thread, stages);
   commit_copies();
   auto next_address = Keys::address(source, begin + kBlockKeys + lane);
   for (int32_t key = begin; key < end; key += kBlockKeys) {
@@ -101,18 +103,18 @@ __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel
     const int32_t next = key + kBlockKeys;
     if (next < end) {
       std::byte* const next_stage = stages + (next - begin) / kBlockKeys % 2 * Keys::kStageBytes;
-      Keys::load(source, next_address, threadIdx.x, kThreads, next_stage);
+      Keys::template load<kThreads>(source, next_address, thread, next_stage);
     }
     commit_copies();
     next_address = Keys::address(source, next + kBlockKeys + lane);
     if constexpr (kCoded) {
-      Keys::dequantize(source, keys, threadIdx.x, kThreads, block_tile);
+      Keys::Block::template dequantize<kThreads>(keys, thread, dequantized);
       __syncthreads();
-      keys = block_tile;
+      keys = dequantized;
     }
     // Where none of the group's rows sees a key, nothing would change.
     const bool visible = rows.first < rows.total && key <= last && next > first_visible;
-    if (visible) attend_block<kDim>(queries, keys, sees, key, a.scale, lane, part, state);
+    if (visible) attend_block<kDim, PlainBlock<kDim>>(queries, keys, sees, key, a.scale, lane, part, state);
     if (next % kSplitKeys == 0 || next >= end) merge_split<kOwn, kThreads>(state, totals);
   }
 #pragma unroll
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel
     state.max[i] = totals.max[i];
     state.sum[i] = totals.sum[i];
   }
-  store_rows<kDim>(a, rows, state, lane, part);
+  store_rows<kDim, kCoded>(a, rows, state, lane, part);
 }
 
 size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& bounds, int32_t split_rows) {
@@ -131,25 +133,27 @@ size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& 
 }
 
 /// The stages, and the groups of 16 rows, for which wide heads leave room.
-template <int kDim, bool kCoded>
+template <int kDim, KvElement kElement>
 struct Blocks {
-  using Keys = BlockKeys<kDim, kCoded>;
-  static constexpr int kStages = (kDim > 128 ? 2 : 3) + (kCoded ? 1 : 0);        ///< of split_kernel
+  using Keys = BlockKeys<kDim, kElement>;
+  static constexpr bool kCoded = kElement != KvElement::kBf16;
+  /// Of split_kernel. Over codes a warp computes more per byte, so that more warps are worth more than a third stage.
+  static constexpr int kStages = kDim > 128 || kCoded ? 2 : 3;
   static constexpr int kGroups = kDim > 256 && kCoded ? 1 : kDim > 128 ? 2 : 4;  ///< of tile_kernel
-  static constexpr size_t kSplitBytes = kStages * Keys::kStageBytes + Keys::kTileBytes + HeadTile<kDim>::kQueryBytes;
-  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kGroups, kCoded>();
+  static constexpr size_t kSplitBytes = kStages * Keys::kStageBytes + HeadTile<kDim>::kQueryBytes;
+  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kGroups, kElement>();
   static constexpr size_t kMaxBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
 };
-template <int kDim>
-constexpr bool kIsPortable =
-    Blocks<kDim, false>::kMaxBytes <= kPortableSharedBytes && Blocks<kDim, true>::kMaxBytes <= kPortableSharedBytes;
-static_assert(kIsPortable<64> && kIsPortable<96> && kIsPortable<128>);
-static_assert(Blocks<512, false>::kMaxBytes <= kHopperSharedBytes &&
-              Blocks<512, true>::kMaxBytes <= kHopperSharedBytes);
+template <int kDim, size_t kLimit>
+constexpr bool kFits =
+    Blocks<kDim, KvElement::kBf16>::kMaxBytes <= kLimit && Blocks<kDim, KvElement::kInt8>::kMaxBytes <= kLimit &&
+    Blocks<kDim, KvElement::kE4M3>::kMaxBytes <= kLimit;
+static_assert(kFits<64, kPortableSharedBytes> && kFits<96, kPortableSharedBytes> && kFits<128, kPortableSharedBytes>);
+static_assert(kFits<512, kHopperSharedBytes>);
 
-template <int kDim, bool kCoded>
+template <int kDim, KvElement kElement>
 void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds& bounds, void* workspace) {
-  using Block = Blocks<kDim, kCoded>;
+  using Block = Blocks<kDim, kElement>;
   a.split_rows = split_rows_wanted(bounds);
   while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMaxPartialBytes) a.split_rows /= 2;
   const auto sequences = static_cast<uint32_t>(bounds.sequences);
@@ -160,32 +164,38 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc +
                                                static_cast<size_t>(bounds.splits) * a.head_count * a.split_rows * kDim);
     const dim3 splits(bounds.splits, ceil_div(virtual_rows, kWarpRows) * kv_heads);
-    launch<split_kernel<kDim, Block::kStages, kCoded>>({.name = "attention over splits",
-                                                        .grid = splits,
-                                                        .block = dim3(kPartCount<kDim> * kLanes),
-                                                        .shared_bytes = Block::kSplitBytes},
-                                                       stream, a);
+    launch<split_kernel<kDim, Block::kStages, kElement>>({.name = "attention over splits",
+                                                          .grid = splits,
+                                                          .block = dim3(kPartCount<kDim> * kLanes),
+                                                          .shared_bytes = Block::kSplitBytes},
+                                                         stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
   const int32_t tiles = bounds.rows * a.group / (Block::kGroups * kWarpRows) + bounds.sequences;
-  launch<tile_kernel<kDim, Block::kGroups, kCoded>>({.name = "attention",
-                                                     .grid = dim3(tiles, a.cache.kv_head_count),
-                                                     .block = dim3(Block::kGroups * kPartCount<kDim> * kLanes),
-                                                     .shared_bytes = Block::kTileBytes},
-                                                    stream, a);
+  launch<tile_kernel<kDim, Block::kGroups, kElement>>({.name = "attention",
+                                                       .grid = dim3(tiles, a.cache.kv_head_count),
+                                                       .block = dim3(Block::kGroups * kPartCount<kDim> * kLanes),
+                                                       .shared_bytes = Block::kTileBytes},
+                                                      stream, a);
 }
 
 template <int kDim>
 void launch_attention_over(cudaStream_t stream, const AttentionParams& a, const BatchBounds& bounds, void* workspace) {
-  const bool is_coded = a.cache.element != KvElement::kBf16;
-  const auto run = is_coded ? launch_attention<kDim, true> : launch_attention<kDim, false>;
-  run(stream, a, bounds, workspace);
+  switch (a.cache.element) {
+    case KvElement::kBf16: return launch_attention<kDim, KvElement::kBf16>(stream, a, bounds, workspace);
+    case KvElement::kInt8: return launch_attention<kDim, KvElement::kInt8>(stream, a, bounds, workspace);
+    case KvElement::kE4M3: return launch_attention<kDim, KvElement::kE4M3>(stream, a, bounds, workspace);
+  }
 }
 
 template <int kDim>
 size_t shared_bytes_of(KvElement element) {
-  return element == KvElement::kBf16 ? Blocks<kDim, false>::kMaxBytes : Blocks<kDim, true>::kMaxBytes;
+  switch (element) {
+    case KvElement::kInt8: return Blocks<kDim, KvElement::kInt8>::kMaxBytes;
+    case KvElement::kE4M3: return Blocks<kDim, KvElement::kE4M3>::kMaxBytes;
+    default: return Blocks<kDim, KvElement::kBf16>::kMaxBytes;
+  }
 }
 
 ScoreScale score_scale(const AttentionSizes& sizes) {

@@ -107,28 +107,6 @@ __device__ void load_keys(const KvSource& source, size_t own_offset, int thread,
   }
 }
 
-/// Computes scores[n] = queries · keys of tile n, in mma's layout.
-template <int kDim>
-__device__ void score_block(const std::byte* queries, const std::byte* keys, int lane, float (&scores)[4][4]) {
-  using Tile = HeadTile<kDim>;
-  const std::byte* const query = queries + (lane % 16) * Tile::kRowBytes + lane / 16 * 16;
-  const std::byte* const key = keys + (lane / 16 * 8 + lane % 8) * Tile::kRowBytes + lane / 8 % 2 * 16;
-#pragma unroll
-  for (int step = 0; step < kDim / 16; ++step) {
-    uint32_t a[4];
-    load_matrix(a, query + step * 32);
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      uint32_t b[4];
-      load_matrix(b, key + pair * 16 * Tile::kRowBytes + step * 32);
-      const uint32_t first[2] = {b[0], b[1]};
-      const uint32_t second[2] = {b[2], b[3]};
-      mma(scores[pair * 2], a, first);
-      mma(scores[pair * 2 + 1], a, second);
-    }
-  }
-}
-
 /// Replaces products x by tanh(x · ln2/2 · factor), to about 2⁻²². NaNs stay.
 __device__ inline void cap_scores(float (&scores)[4][4], float factor) {
 #pragma unroll
@@ -171,39 +149,71 @@ __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& se
   }
 }
 
-/// acc += probabilities · values of a part of the channels.
-template <int kDim>
-__device__ void add_values(const float (&p)[4][4], const std::byte* values, int lane, int part,
-                           RowState<kPartChannels<kDim>>& state) {
-  using Tile = HeadTile<kDim>;
-  const std::byte* const value =
-      values + (lane % 16) * Tile::kRowBytes + part * kPartChannels<kDim> * 2 + lane / 16 * 16;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float(&low)[4] = p[half * 2];
-    const float(&high)[4] = p[half * 2 + 1];
-    const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
-                           pack_bf16(high[2], high[3])};
-#pragma unroll
-    for (int pair = 0; pair < kPartChannels<kDim> / 16; ++pair) {
-      uint32_t b[4];
-      load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
-      const uint32_t first[2] = {b[0], b[1]};
-      const uint32_t second[2] = {b[2], b[3]};
-      mma(state.acc[pair * 2], a, first);
-      mma(state.acc[pair * 2 + 1], a, second);
-    }
-  }
+/// Packs the probabilities of a half of the block's keys to mma's operand a.
+__device__ inline void pack_probabilities(const float (&p)[4][4], int half, uint32_t (&a)[4]) {
+  const float(&low)[4] = p[half * 2];
+  const float(&high)[4] = p[half * 2 + 1];
+  a[0] = pack_bf16(low[0], low[1]);
+  a[1] = pack_bf16(low[2], low[3]);
+  a[2] = pack_bf16(high[0], high[1]);
+  a[3] = pack_bf16(high[2], high[3]);
 }
 
-/// Processes one block of keys; `stage` holds it as load_keys left it. `part` is the warp's part of the channels.
+/// A block of keys and values in bf16, as load_keys leaves it.
 template <int kDim>
+struct PlainBlock {
+  using Tile = HeadTile<kDim>;
+
+  /// Computes scores[n] = queries · keys of tile n, in mma's layout.
+  static __device__ void score(const std::byte* queries, const std::byte* keys, int lane, float (&scores)[4][4]) {
+    const std::byte* const query = queries + (lane % 16) * Tile::kRowBytes + lane / 16 * 16;
+    const std::byte* const key = keys + (lane / 16 * 8 + lane % 8) * Tile::kRowBytes + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[4];
+      load_matrix(a, query + step * 32);
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        uint32_t b[4];
+        load_matrix(b, key + pair * 16 * Tile::kRowBytes + step * 32);
+        const uint32_t first[2] = {b[0], b[1]};
+        const uint32_t second[2] = {b[2], b[3]};
+        mma(scores[pair * 2], a, first);
+        mma(scores[pair * 2 + 1], a, second);
+      }
+    }
+  }
+
+  /// acc += probabilities · values of a part of the channels.
+  static __device__ void add_values(const float (&p)[4][4], const std::byte* stage, int lane, int part,
+                                    RowState<kPartChannels<kDim>>& state) {
+    const std::byte* const value =
+        stage + Tile::kKeyBytes + (lane % 16) * Tile::kRowBytes + part * kPartChannels<kDim> * 2 + lane / 16 * 16;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t a[4];
+      pack_probabilities(p, half, a);
+#pragma unroll
+      for (int pair = 0; pair < kPartChannels<kDim> / 16; ++pair) {
+        uint32_t b[4];
+        load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
+        const uint32_t first[2] = {b[0], b[1]};
+        const uint32_t second[2] = {b[2], b[3]};
+        mma(state.acc[pair * 2], a, first);
+        mma(state.acc[pair * 2 + 1], a, second);
+      }
+    }
+  }
+};
+
+/// Processes one block of keys, which `stage` holds in the layout of Block. `part` is the warp's part of the channels.
+template <int kDim, class Block>
 __device__ void attend_block(const std::byte* queries, const std::byte* stage, const Visibility& sees,
                              int32_t first_key, const ScoreScale& scale, int lane, int part,
                              RowState<kPartChannels<kDim>>& state) {
   constexpr int kOwn = kPartChannels<kDim>;
   float scores[4][4] = {};
-  score_block<kDim>(queries, stage, lane, scores);
+  Block::score(queries, stage, lane, scores);
   if (scale.cap_factor > 0.0f) cap_scores(scores, scale.cap_factor);
   float factor[2];
   online_softmax_block<kOwn>(scores, sees, first_key, scale.log2, lane, state, factor);
@@ -215,7 +225,7 @@ __device__ void attend_block(const std::byte* queries, const std::byte* stage, c
       for (int i = 0; i < 4; ++i) state.acc[tile][i] *= factor[i / 2];
     }
   }
-  add_values<kDim>(scores, stage + HeadTile<kDim>::kKeyBytes, lane, part, state);
+  Block::add_values(scores, stage, lane, part, state);
 }
 
 /// Adds up the lanes' partial sums at the end of a split.

@@ -84,8 +84,9 @@ __device__ Visibility visibility_of(const AttentionParams& a, const QueryRows& r
   return sees;
 }
 
-/// Loads a warp's 16 queries into shared memory; zeros after the last row and channel.
-template <int kDim>
+/// Loads a warp's 16 queries into shared memory; zeros after the last row and channel. Over codes their channels have
+/// the order of coded_channel_position.
+template <int kDim, bool kCoded>
 __device__ void load_queries(const AttentionParams& a, const QueryRows& rows, int lane, std::byte* queries) {
   using Tile = HeadTile<kDim>;
   const int32_t dim = a.cache.head_dim;
@@ -94,11 +95,20 @@ __device__ void load_queries(const AttentionParams& a, const QueryRows& rows, in
     const int channel = i % Tile::kChunks * 8;
     const int32_t known = virtual_row < rows.total ? max(0, min(8, dim - channel)) : 0;
     const uint16_t* const from = a.q + (known > 0 ? rows.element(a, virtual_row) + channel : 0);
-    std::byte* const to = queries + i / Tile::kChunks * Tile::kRowBytes + channel * 2;
-    if (known == 8 && dim % 8 == 0) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    auto* const to = reinterpret_cast<uint16_t*>(queries + i / Tile::kChunks * Tile::kRowBytes);
+    const auto position = [](int of) { return kCoded ? coded_channel_position(of) : of; };
+    if (known < 8 || dim % 8 != 0) {
+      for (int j = 0; j < 8; ++j) to[position(channel + j)] = j < known ? from[j] : uint16_t{0};
+      continue;
+    }
+    const uint4 query = *reinterpret_cast<const uint4*>(from);
+    if constexpr (kCoded) {
+      *reinterpret_cast<uint2*>(to + position(channel)) =
+          uint2{__byte_perm(query.x, query.y, 0x5410u), __byte_perm(query.z, query.w, 0x5410u)};
+      *reinterpret_cast<uint2*>(to + position(channel + 1)) =
+          uint2{__byte_perm(query.x, query.y, 0x7632u), __byte_perm(query.z, query.w, 0x7632u)};
     } else {
-      for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(to)[j] = j < known ? from[j] : uint16_t{0};
+      *reinterpret_cast<uint4*>(to + channel) = query;
     }
   }
 }
@@ -113,8 +123,26 @@ __device__ float output_factor(const AttentionParams& a, const QueryRows& rows, 
   return merge.keep / merge_value(merge, sum, 1.0f);
 }
 
+/// Two neighbouring channels of one of a lane's rows, counted from the warp's first.
+struct ChannelPair {
+  int channel = 0;
+  float low = 0.0f;
+  float high = 0.0f;
+};
+/// Returns the pair-th pair of channels of a lane's row: with codes mma's tiles have the even and the odd ones of 16.
+template <bool kCoded, int kOwn>
+__device__ ChannelPair channel_pair(const RowState<kOwn>& state, int row, int pair, int lane) {
+  if constexpr (kCoded) {
+    const int first = pair / 2 * 2;
+    const int i = row * 2 + pair % 2;
+    return {first * 8 + lane % 4 * 4 + pair % 2 * 2, state.acc[first][i], state.acc[first + 1][i]};
+  } else {
+    return {pair * 8 + lane % 4 * 2, state.acc[pair][row * 2], state.acc[pair][row * 2 + 1]};
+  }
+}
+
 /// Stores a part of the channels of a warp's rows.
-template <int kDim>
+template <int kDim, bool kCoded>
 __device__ void store_rows(const AttentionParams& a, const QueryRows& rows, const RowState<kPartChannels<kDim>>& state,
                            int lane, int part) {
 #pragma unroll
@@ -124,10 +152,11 @@ __device__ void store_rows(const AttentionParams& a, const QueryRows& rows, cons
     const float inverse = output_factor(a, rows, virtual_row, state.max[i], state.sum[i]);
     uint16_t* const out = a.out + rows.element(a, virtual_row);
 #pragma unroll
-    for (int tile = 0; tile < kPartChannels<kDim> / 8; ++tile) {
-      const int channel = part * kPartChannels<kDim> + tile * 8 + lane % 4 * 2;
-      const float low = state.acc[tile][i * 2] * inverse;
-      const float high = state.acc[tile][i * 2 + 1] * inverse;
+    for (int n = 0; n < kPartChannels<kDim> / 8; ++n) {
+      const ChannelPair pair = channel_pair<kCoded>(state, i, n, lane);
+      const int channel = part * kPartChannels<kDim> + pair.channel;
+      const float low = pair.low * inverse;
+      const float high = pair.high * inverse;
       if (a.cache.head_dim % 2 == 0) {
         if (channel < a.cache.head_dim) *reinterpret_cast<uint32_t*>(out + channel) = pack_bf16(low, high);
       } else {

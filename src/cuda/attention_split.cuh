@@ -29,11 +29,17 @@ __device__ void wait_for_parts() {
   }
 }
 
+/// The blocks of split_kernel that a multiprocessor has registers for. Without a bound the loads over codes take as many
+/// registers as there are.
+template <int kDim, KvElement kElement>
+constexpr int kSplitBlocks = kElement == KvElement::kBf16 || kDim > 128 ? 1 : kDim > 64 ? 10 : 16;
+
 /// Grid: [splits of all sequences, kv_heads · row tiles], one warp per part each: one split of 16 virtual rows. It
 /// serves sequences of few rows.
-template <int kDim, int kStages, bool kCoded>
-__global__ void __launch_bounds__(kPartCount<kDim>* kLanes, 1) split_kernel(AttentionParams a) {
-  using Keys = BlockKeys<kDim, kCoded>;
+template <int kDim, int kStages, KvElement kElement>
+__global__ void __launch_bounds__(kPartCount<kDim>* kLanes, kSplitBlocks<kDim, kElement>) split_kernel(AttentionParams a) {
+  using Keys = BlockKeys<kDim, kElement>;
+  constexpr bool kCoded = kElement != KvElement::kBf16;
   constexpr int kThreads = kPartCount<kDim> * kLanes;
   constexpr int kOwn = kPartChannels<kDim>;
   const int thread = threadIdx.x;
@@ -54,13 +60,12 @@ __global__ void __launch_bounds__(kPartCount<kDim>* kLanes, 1) split_kernel(Atte
   if (begin >= end) return;
 
   std::byte* const stages = shared_memory();
-  std::byte* const dequantized = stages + kStages * Keys::kStageBytes;
-  std::byte* const queries = dequantized + Keys::kTileBytes;
-  if (part == 0) load_queries<kDim>(a, rows, lane, queries);
+  std::byte* const queries = stages + kStages * Keys::kStageBytes;
+  if (part == 0) load_queries<kDim, kCoded>(a, rows, lane, queries);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     const auto address = Keys::address(source, begin + s * kBlockKeys + lane);
-    Keys::load(source, address, thread, kThreads, stages + s * Keys::kStageBytes);
+    Keys::template load<kThreads>(source, address, thread, stages + s * Keys::kStageBytes);
     commit_copies();
   }
   auto next_address = Keys::address(source, begin + (kStages - 1) * kBlockKeys + lane);
@@ -71,16 +76,12 @@ __global__ void __launch_bounds__(kPartCount<kDim>* kLanes, 1) split_kernel(Atte
     wait_for_parts<kDim>();
     const int32_t next = key + (kStages - 1) * kBlockKeys;
     const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
-    if (next < end) Keys::load(source, next_address, thread, kThreads, stages + next_stage * Keys::kStageBytes);
+    if (next < end)
+      Keys::template load<kThreads>(source, next_address, thread, stages + next_stage * Keys::kStageBytes);
     commit_copies();
     next_address = Keys::address(source, next + kBlockKeys + lane);
-    const std::byte* keys = stages + stage * Keys::kStageBytes;
-    if constexpr (kCoded) {
-      Keys::dequantize(source, keys, thread, kThreads, dequantized);
-      wait_for_parts<kDim>();
-      keys = dequantized;
-    }
-    attend_block<kDim>(queries, keys, sees, key, a.scale, lane, part, state);
+    const std::byte* const keys = stages + stage * Keys::kStageBytes;
+    attend_block<kDim, typename Keys::Block>(queries, keys, sees, key, a.scale, lane, part, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   reduce_row_sums<kOwn>(state);
@@ -90,10 +91,11 @@ __global__ void __launch_bounds__(kPartCount<kDim>* kLanes, 1) split_kernel(Atte
     if (virtual_row >= rows.total) continue;
     const size_t partial = partial_of(a, rows, slot, virtual_row);
     if (part == 0 && lane % 4 == 0) a.partial_sums[partial] = float2{state.max[i], state.sum[i]};
-    float* const to = a.partial_acc + partial * kDim + part * kOwn + lane % 4 * 2;
+    float* const to = a.partial_acc + partial * kDim + part * kOwn;
 #pragma unroll
-    for (int tile = 0; tile < kOwn / 8; ++tile) {
-      *reinterpret_cast<float2*>(to + tile * 8) = float2{state.acc[tile][i * 2], state.acc[tile][i * 2 + 1]};
+    for (int n = 0; n < kOwn / 8; ++n) {
+      const ChannelPair pair = channel_pair<kCoded>(state, i, n, lane);
+      *reinterpret_cast<float2*>(to + pair.channel) = float2{pair.low, pair.high};
     }
   }
 }

@@ -107,30 +107,45 @@ __device__ inline void store_codes(const DeviceKvCache& cache, const CodedToken&
   }
 }
 
-/// Returns bytes 2·i and 2·i + 1 of a word, integers from -128 to 127, times a scale.
-__device__ inline uint32_t dequantize_int8_pair(uint32_t word, uint32_t i, float scale) {
-  const auto integer = [bytes = word ^ 0x80808080u](uint32_t byte) {
-    return byte_to_float(bytes, byte) - (0x1p23f + 128.0f);
-  };
-  return pack_bf16(integer(2 * i) * scale, integer(2 * i + 1) * scale);
+/// Returns bytes 0 and 2 of a word, integers from -128 to 127, as bf16.
+__device__ inline uint32_t int8_pair_to_bf16(uint32_t word) {
+  constexpr uint32_t kOnes = 0x3F803F80u;
+  const uint32_t low_bits = (word & 0x007F007Fu) | 0x43004300u;  // 128 + the low seven bits
+  const uint32_t offset = (word & 0x00800080u) | 0xC300C300u;    // -128, or -256 with the sign
+  return fma_bf16x2(low_bits, kOnes, offset);
 }
 
-/// Returns bytes 2·i and 2·i + 1 of a word, E4M3 without subnormal numbers, times a scale given twice in bf16.
-__device__ inline uint32_t dequantize_e4m3_pair(uint32_t word, uint32_t i, uint32_t scales) {
+/// Codes as pairs in bf16, of bytes 0 and 2 of a word and of bytes 1 and 3.
+struct CodePairs {
+  uint32_t even = 0;
+  uint32_t odd = 0;
+};
+
+/// Returns four codes times scales: the first of two scales in bf16 belongs to bytes 0 and 1. A product is exact in
+/// f32 and is rounded once.
+template <KvElement kElement>
+__device__ CodePairs dequantize_word(uint32_t word, uint32_t scales) {
   constexpr uint32_t kMinusZeros = 0x80008000u;
-  return fma_bf16x2(e4m3_pair_to_bf16(word, i), scales, kMinusZeros);
+  CodePairs numbers;
+  if constexpr (kElement == KvElement::kInt8) {
+    numbers = {int8_pair_to_bf16(word), int8_pair_to_bf16(word >> 8)};
+  } else {
+    numbers = {high_e4m3_to_bf16(word << 8), high_e4m3_to_bf16(word)};
+  }
+  return {fma_bf16x2(numbers.even, scales, kMinusZeros), fma_bf16x2(numbers.odd, scales, kMinusZeros)};
 }
 
 /// Returns eight codes times a scale in bf16.
-__device__ inline uint4 dequantize_codes(bool is_int8, uint2 codes, uint32_t scale) {
-  if (is_int8) {
-    const float factor = __uint_as_float(scale << 16);
-    return uint4{dequantize_int8_pair(codes.x, 0, factor), dequantize_int8_pair(codes.x, 1, factor),
-                 dequantize_int8_pair(codes.y, 0, factor), dequantize_int8_pair(codes.y, 1, factor)};
-  }
+template <KvElement kElement>
+__device__ uint4 dequantize_codes(uint2 codes, uint32_t scale) {
   const uint32_t twice = scale | scale << 16;
-  return uint4{dequantize_e4m3_pair(codes.x, 0, twice), dequantize_e4m3_pair(codes.x, 1, twice),
-               dequantize_e4m3_pair(codes.y, 0, twice), dequantize_e4m3_pair(codes.y, 1, twice)};
+  const CodePairs first = dequantize_word<kElement>(codes.x, twice);
+  const CodePairs second = dequantize_word<kElement>(codes.y, twice);
+  return uint4{__byte_perm(first.even, first.odd, 0x5410u), __byte_perm(first.even, first.odd, 0x7632u),
+               __byte_perm(second.even, second.odd, 0x5410u), __byte_perm(second.even, second.odd, 0x7632u)};
+}
+__device__ inline uint4 dequantize_codes(bool is_int8, uint2 codes, uint32_t scale) {
+  return is_int8 ? dequantize_codes<KvElement::kInt8>(codes, scale) : dequantize_codes<KvElement::kE4M3>(codes, scale);
 }
 
 }  // namespace millrace::cuda

@@ -152,14 +152,17 @@ __device__ inline float byte_to_float(uint32_t word, uint32_t i) {
   return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7540u + i));
 }
 
-/// Returns bytes 2·i and 2·i + 1 of a word, E4M3, as bf16: exact, except that NaNs become ±480.
-__device__ inline uint32_t e4m3_pair_to_bf16(uint32_t word, uint32_t i) {
+/// Returns the high bytes of a word's halves, E4M3, as bf16: exact, except that NaNs become ±480.
+__device__ inline uint32_t high_e4m3_to_bf16(uint32_t high) {
   constexpr uint32_t kExponents = 0x7B807B80u;  // 2^120
   constexpr uint32_t kMinusZeros = 0x80008000u;
-  const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404u : 0x3424u);
   // A bf16 with the number's exponent is 2^-120 of it, also where it is subnormal.
   const uint32_t small = (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
   return fma_bf16x2(small, kExponents, kMinusZeros);
+}
+/// Returns bytes 2·i and 2·i + 1 of a word, E4M3, as high_e4m3_to_bf16 does.
+__device__ inline uint32_t e4m3_pair_to_bf16(uint32_t word, uint32_t i) {
+  return high_e4m3_to_bf16(__byte_perm(word, 0, i == 0 ? 0x1404u : 0x3424u));
 }
 
 /// Returns the sum over the lanes, in a fixed order, to every lane.
