@@ -76,7 +76,6 @@ __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel
   if (tile.sequence < 0) return;
   QueryRows rows = tile;
   rows.first += group * kWarpRows;
-  const KvSource source = keys_of(a, tile);
   const Visibility sees = visibility_of(a, rows, lane);
   const int32_t last = rows.last_visible(a, rows.first + kWarpRows - 1);
   const int32_t first_visible = rows.first_visible(a, rows.first);
@@ -93,9 +92,10 @@ __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel
   for (int i = 0; i < kOwn / 2; ++i) totals.acc[i * kThreads] = 0.0f;
   RowState<kOwn> state;
   const auto thread = static_cast<int>(threadIdx.x);
-  Keys::template load<kThreads>(source, Keys::address(source, begin + lane), thread, stages);
+  Keys source(keys_of(a, tile), begin + lane);
+  source.template load<kThreads>(source.next(), thread, stages);
   commit_copies();
-  auto next_address = Keys::address(source, begin + kBlockKeys + lane);
+  auto next_address = source.next();
   for (int32_t key = begin; key < end; key += kBlockKeys) {
     const std::byte* keys = stages + (key - begin) / kBlockKeys % 2 * Keys::kStageBytes;
     wait_copies<0>();
@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel
     const int32_t next = key + kBlockKeys;
     if (next < end) {
       std::byte* const next_stage = stages + (next - begin) / kBlockKeys % 2 * Keys::kStageBytes;
-      Keys::template load<kThreads>(source, next_address, thread, next_stage);
+      source.template load<kThreads>(next_address, thread, next_stage);
     }
     commit_copies();
-    next_address = Keys::address(source, next + kBlockKeys + lane);
+    next_address = source.next();
     if constexpr (kCoded) {
       Keys::Block::template dequantize<kThreads>(keys, thread, dequantized);
       __syncthreads();

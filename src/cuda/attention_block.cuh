@@ -123,25 +123,27 @@ __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& se
                                      int lane, RowState<kOwn>& state, float (&factor)[2]) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
+    const int32_t own_first = first_key + lane % 4 * 2;
+    const int32_t last_visible = sees.last_visible[row] - own_first;
+    const int32_t first_visible = sees.first_visible[row] - own_first;
     float best = state.max[row];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float& score = scores[i / 2][row * 2 + i % 2];
-      const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = key <= sees.last_visible[row] && key >= sees.first_visible[row];
-      score = visible ? score * scale_log2 : kInitialMax;
+      const int32_t key = i / 2 * 8 + i % 2;
+      score = key <= last_visible && key >= first_visible ? score * scale_log2 : kInitialMax;
       best = fmaxf(best, score);
     }
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
     factor[row] = exp2_fast(state.max[row] - best);
+    // The power of kInitialMax is zero, also as long as no key was visible.
+    const float subtrahend = best == kInitialMax ? 0.0f : best;
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float& score = scores[i / 2][row * 2 + i % 2];
-      const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = key <= sees.last_visible[row] && key >= sees.first_visible[row];
-      score = visible ? exp2_fast(score - best) : 0.0f;
+      score = exp2_fast(score - subtrahend);
       sum += score;
     }
     state.sum[row] = state.sum[row] * factor[row] + sum;

@@ -34,7 +34,9 @@ struct CodedBlock {
     const std::byte* const codes = block + lane * kRowBytes;
     const auto* const scale_words = reinterpret_cast<const uint32_t*>(block + kCodeBytes) + lane / 4;
     uint32_t scales[4];
-#pragma unroll
+    // Wide heads have too few registers for all steps at once.
+    constexpr int kUnroll = kDim > 128 ? 4 : kDim / 16;
+#pragma unroll kUnroll
     for (int step = 0; step < kDim / 16; ++step) {
       if (step * 16 % kScaleChannels == 0) {
         const uint32_t* const part = scale_words + step * 16 / kScaleChannels * kBlockKeys;
@@ -90,13 +92,15 @@ struct CodedBlock {
   template <int kThreads>
   static __device__ void dequantize(const std::byte* block, int thread, std::byte* plain) {
     constexpr int kRows = 2 * kBlockKeys;  // keys, then values
-    static_assert(kThreads % kRows == 0);
+    static_assert(kThreads % kRows == 0 && kDim / 16 % (kThreads / kRows) == 0);
     const int row = thread % kRows;
     const std::byte* const codes = block + row * kRowBytes;
     std::byte* const to = plain + row * Tile::kRowBytes;
     const std::byte* const scale = block + kCodeBytes + row % kBlockKeys * 4 + row / kBlockKeys * 2;
+    constexpr int kStride = kThreads / kRows;
 #pragma unroll 4
-    for (int chunk = thread / kRows; chunk < kDim / 16; chunk += kThreads / kRows) {
+    for (int n = 0; n < kDim / 16 / kStride; ++n) {
+      const int chunk = n * kStride + thread / kRows;
       const int part = chunk * 16 / kScaleChannels;
       const uint32_t one = *reinterpret_cast<const uint16_t*>(scale + part * kBlockKeys * 4);
       const uint32_t scales = one | one << 16;

@@ -29,15 +29,18 @@ __device__ void wait_for_parts() {
   }
 }
 
-/// The blocks of split_kernel that a multiprocessor has registers for. Without a bound the loads over codes take as many
-/// registers as there are.
+/// The blocks of split_kernel that a multiprocessor has registers for. Without a bound the loads over codes take as
+/// many registers as there are.
 template <int kDim, KvElement kElement>
-constexpr int kSplitBlocks = kElement == KvElement::kBf16 || kDim > 128 ? 1 : kDim > 64 ? 10 : 16;
+constexpr int kSplitBlocks = kElement == KvElement::kBf16 || kDim > 128 ? 1
+                             : kDim > 64                                ? 10
+                                                                        : 16;
 
 /// Grid: [splits of all sequences, kv_heads · row tiles], one warp per part each: one split of 16 virtual rows. It
 /// serves sequences of few rows.
 template <int kDim, int kStages, KvElement kElement>
-__global__ void __launch_bounds__(kPartCount<kDim>* kLanes, kSplitBlocks<kDim, kElement>) split_kernel(AttentionParams a) {
+__global__ void __launch_bounds__(kPartCount<kDim>* kLanes, kSplitBlocks<kDim, kElement>)
+    split_kernel(AttentionParams a) {
   using Keys = BlockKeys<kDim, kElement>;
   constexpr bool kCoded = kElement != KvElement::kBf16;
   constexpr int kThreads = kPartCount<kDim> * kLanes;
@@ -53,22 +56,21 @@ __global__ void __launch_bounds__(kPartCount<kDim>* kLanes, kSplitBlocks<kDim, k
   const QueryRows rows = rows_of(a, sequence, kv_head, first);
   if (!takes_splits(a, rows.total) || first >= rows.total) return;
   const int32_t split = slot - a.batch.split_begin[sequence];
-  const KvSource source = keys_of(a, rows);
   const Visibility sees = visibility_of(a, rows, lane);
   const int32_t begin = max(split * kSplitKeys, rows.first_visible(a, first) / kBlockKeys * kBlockKeys);
   const int32_t end = min((split + 1) * kSplitKeys, rows.last_visible(a, first + kWarpRows - 1) + 1);
   if (begin >= end) return;
 
+  Keys source(keys_of(a, rows), begin + lane);
   std::byte* const stages = shared_memory();
   std::byte* const queries = stages + kStages * Keys::kStageBytes;
   if (part == 0) load_queries<kDim, kCoded>(a, rows, lane, queries);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    const auto address = Keys::address(source, begin + s * kBlockKeys + lane);
-    Keys::template load<kThreads>(source, address, thread, stages + s * Keys::kStageBytes);
+    source.template load<kThreads>(source.next(), thread, stages + s * Keys::kStageBytes);
     commit_copies();
   }
-  auto next_address = Keys::address(source, begin + (kStages - 1) * kBlockKeys + lane);
+  auto next_address = source.next();
   RowState<kOwn> state;
   int stage = 0;
   for (int32_t key = begin; key < end; key += kBlockKeys) {
@@ -76,10 +78,9 @@ __global__ void __launch_bounds__(kPartCount<kDim>* kLanes, kSplitBlocks<kDim, k
     wait_for_parts<kDim>();
     const int32_t next = key + (kStages - 1) * kBlockKeys;
     const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
-    if (next < end)
-      Keys::template load<kThreads>(source, next_address, thread, stages + next_stage * Keys::kStageBytes);
+    if (next < end) source.template load<kThreads>(next_address, thread, stages + next_stage * Keys::kStageBytes);
     commit_copies();
-    next_address = Keys::address(source, next + kBlockKeys + lane);
+    next_address = source.next();
     const std::byte* const keys = stages + stage * Keys::kStageBytes;
     attend_block<kDim, typename Keys::Block>(queries, keys, sees, key, a.scale, lane, part, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;

@@ -37,6 +37,9 @@ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   const auto high = [](uint32_t pair) { return bf16_to_float(static_cast<uint16_t>(pair >> 16)); };
   return pack_bf16(std::fma(low(a), low(b), low(c)), std::fma(high(a), high(b), high(c)));
 }
+inline uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  return (a & mask) | bits;
+}
 inline float exp2_fast(float x) {
   return std::exp2(x);
 }
@@ -84,6 +87,13 @@ __device__ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t sums;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
   return sums;
+}
+
+/// Computes (a & mask) | bits by one instruction. Of two constants the compiler makes two.
+__device__ inline uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(a), "r"(mask), "r"(bits));
+  return result;
 }
 
 /// Computes 2^x to 2 ulp; 0 for very negative x, exactly 1 at 0.
