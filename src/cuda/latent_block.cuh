@@ -128,7 +128,7 @@ __device__ void load_latents(const KvSource& source, size_t own_offset, std::byt
 template <class Tile>
 __device__ void dequantize_block(const KvSource& source, std::byte* codes, std::byte* block) {
   const int warp = threadIdx.x / kLanes;
-  dequantize_latents<kBlockWarpKeys, Tile::kChunks>(
+  dequantize_latents<kBlockWarpKeys, Tile::kLatent / 8, Tile::kChunks>(
       source.cache, own_codes(source, codes, warp, kBlockWarpKeys),
       [&](int key, int chunk) { return block + (warp * kBlockWarpKeys + key) * Tile::kRowBytes + chunk * 16; });
 }

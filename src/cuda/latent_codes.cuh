@@ -15,17 +15,15 @@ template <int kKeys>
 __device__ void load_coded_latents(const DeviceKvCache& cache, size_t own_offset, int first_lane, std::byte* to) {
   const auto* const data = static_cast<const std::byte*>(cache.data);
   const int32_t chunks = latent_token_bytes(cache) / 16;
-  int key = 0;
-  auto chunk = static_cast<int32_t>(threadIdx.x % kLanes);
-  for (int32_t done = 0; done < kKeys * chunks; done += kLanes, chunk += kLanes) {
-    while (chunk >= chunks) {
-      chunk -= chunks;
-      ++key;
+  for (int32_t first = 0; first < chunks; first += kLanes) {
+    const int32_t chunk = first + static_cast<int32_t>(threadIdx.x % kLanes);
+#pragma unroll
+    for (int key = 0; key < kKeys; ++key) {
+      const size_t offset = __shfl_sync(kAllLanes, own_offset, first_lane + key);
+      const bool known = offset != kNoKey;
+      if (chunk < chunks)
+        copy_async(to + (key * chunks + chunk) * 16, data + (known ? offset + chunk * 16 : 0), known ? 16 : 0);
     }
-    const size_t offset = __shfl_sync(kAllLanes, own_offset, first_lane + min(key, kKeys - 1));
-    const bool known = offset != kNoKey;
-    if (key < kKeys)
-      copy_async(to + (key * chunks + chunk) * 16, data + (known ? offset + chunk * 16 : 0), known ? 16 : 0);
   }
 }
 
@@ -40,15 +38,10 @@ __device__ inline uint16_t coded_latent_channel(const DeviceKvCache& cache, cons
   return static_cast<uint16_t>(dequantize_codes(cache.element == KvElement::kInt8, code, scale).x);
 }
 
-/// Returns the eight channels from `channel` on of a token in bf16. Channels after the last are zeros.
-__device__ inline uint4 coded_latent_chunk(const DeviceKvCache& cache, const std::byte* token, int32_t channel) {
+/// Returns the eight channels from `channel` on of a token in bf16, of which some are no latent's. Channels after the
+/// last are zeros.
+__device__ inline uint4 coded_latent_tail(const DeviceKvCache& cache, const std::byte* token, int32_t channel) {
   const int32_t dim = cache.latent_dim;
-  const bool is_int8 = cache.element == KvElement::kInt8;
-  if (channel + 8 <= dim) {
-    const auto* const scales = reinterpret_cast<const uint16_t*>(token + latent_scales_offset(cache));
-    const uint32_t scale = scales[channel / (is_int8 ? kInt8ScaleChannels : kLatentScaleChannels)];
-    return dequantize_codes(is_int8, *reinterpret_cast<const uint2*>(token + channel), scale);
-  }
   if (dim % 8 == 0) {
     const int32_t at = channel - dim;
     if (at >= cache.head_dim - dim) return uint4{0, 0, 0, 0};
@@ -61,16 +54,44 @@ __device__ inline uint4 coded_latent_chunk(const DeviceKvCache& cache, const std
   return uint4{two(0), two(2), two(4), two(6)};
 }
 
-/// Dequantizes a warp's keys, whose copies are complete: chunk i of a key has its channels from 8·i on and goes to
-/// at(key, i). All lanes of the warp call it, which may then start other copies to `from`.
-template <int kKeys, int kChunks, class At>
-__device__ void dequantize_latents(const DeviceKvCache& cache, const std::byte* from, const At& at) {
+/// Dequantizes the chunks of a warp's keys that are the latents' alone. A lane has the same chunks of all keys.
+template <KvElement kElement, int kKeys, int kLatentChunks, class At>
+__device__ void dequantize_latent_chunks(const DeviceKvCache& cache, const std::byte* from, const At& at) {
+  constexpr int kScaleChunks = (kElement == KvElement::kInt8 ? kInt8ScaleChannels : kLatentScaleChannels) / 8;
   const int32_t bytes = latent_token_bytes(cache);
+  const std::byte* const scales = from + latent_scales_offset(cache);
+#pragma unroll
+  for (int first = 0; first < kLatentChunks; first += kLanes) {
+    const int chunk = first + static_cast<int>(threadIdx.x % kLanes);
+    if (chunk >= cache.latent_dim / 8) break;
+    const std::byte* const codes = from + chunk * 8;
+    const std::byte* const scale = scales + chunk / kScaleChunks * 2;
+#pragma unroll
+    for (int key = 0; key < kKeys; ++key) {
+      *reinterpret_cast<uint4*>(at(key, chunk)) =
+          dequantize_codes<kElement>(*reinterpret_cast<const uint2*>(codes + key * bytes),
+                                     *reinterpret_cast<const uint16_t*>(scale + key * bytes));
+    }
+  }
+}
+
+/// Dequantizes a warp's keys, whose copies are complete: chunk i of a key has its channels from 8·i on and goes to
+/// at(key, i). The latents alone have at most kLatentChunks. All lanes of the warp call it, which may then start other
+/// copies to `from`.
+template <int kKeys, int kLatentChunks, int kChunks, class At>
+__device__ void dequantize_latents(const DeviceKvCache& cache, const std::byte* from, const At& at) {
+  constexpr int kTailLanes = 8;  // of a key
+  const int lane = threadIdx.x % kLanes;
   __syncwarp();
-  for (int i = threadIdx.x % kLanes; i < kKeys * kChunks; i += kLanes) {
-    const int key = i / kChunks;
-    const int chunk = i % kChunks;
-    *reinterpret_cast<uint4*>(at(key, chunk)) = coded_latent_chunk(cache, from + key * bytes, chunk * 8);
+  if (cache.element == KvElement::kInt8) {
+    dequantize_latent_chunks<KvElement::kInt8, kKeys, kLatentChunks>(cache, from, at);
+  } else {
+    dequantize_latent_chunks<KvElement::kE4M3, kKeys, kLatentChunks>(cache, from, at);
+  }
+  const int32_t bytes = latent_token_bytes(cache);
+  for (int key = lane / kTailLanes; key < kKeys; key += kLanes / kTailLanes) {
+    for (int chunk = cache.latent_dim / 8 + lane % kTailLanes; chunk < kChunks; chunk += kTailLanes)
+      *reinterpret_cast<uint4*>(at(key, chunk)) = coded_latent_tail(cache, from + key * bytes, chunk * 8);
   }
   __syncwarp();
 }

@@ -148,7 +148,7 @@ __device__ void load_wide_latents(const KvSource& source, size_t own_offset, std
 template <class Tile>
 __device__ void dequantize_wide_block(const KvSource& source, std::byte* codes, std::byte* block) {
   const int warp = threadIdx.x / kLanes;
-  dequantize_latents<kWarpKeys, Tile::kChunks>(
+  dequantize_latents<kWarpKeys, Tile::kLatent / 8, Tile::kChunks>(
       source.cache, own_codes(source, codes, warp, kWarpKeys), [&](int key, int chunk) {
         return block + chunk / 8 * Tile::kKeyPanelBytes + chunk_offset(warp * kWarpKeys + key, chunk % 8);
       });
