@@ -13,6 +13,7 @@ using namespace millrace::test;
 namespace {
 
 constexpr float kEpsilon = 1e-6f;
+constexpr cuda::KvElement kCodes[] = {cuda::KvElement::kInt8, cuda::KvElement::kE4M3};
 constexpr int32_t kCacheLayers = 2;
 constexpr int32_t kCacheLayer = 1;
 
@@ -395,7 +396,7 @@ TEST_CASE("CUDA attention over codes has the bits of any chunking") {
   const Weights weights = random_weights(random, sizes);
   TestSequence sequence = random_sequence(random, sizes, 300, false);
   const TestSequence other = random_sequence(random, sizes, 30, true);
-  for (const cuda::KvElement element : {cuda::KvElement::kInt8, cuda::KvElement::kE4M3}) {
+  for (const cuda::KvElement element : kCodes) {
     sizes.page_size = 16;
     sequence.chunks = {300};
     const Values whole = feed_device(sizes, weights, {sequence}, 1, 0, true, element)[0];
@@ -407,6 +408,23 @@ TEST_CASE("CUDA attention over codes has the bits of any chunking") {
       const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed(), 2, true, element);
       REQUIRE(same_outputs(got[1], whole));
       REQUIRE(same_outputs(got[0], got[2]));
+    }
+  }
+}
+
+TEST_CASE("CUDA attention over codes of all widths has equal bits") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 138);
+  for (const int32_t dim : {16, 33, 64, 96, 124, 128, 192, 256, 320, 512}) {
+    const AttentionCase sizes{.head_count = 3, .kv_head_count = 1, .head_dim = dim, .rotary_dim = 16, .page_size = 9};
+    const Weights weights = random_weights(random, sizes);
+    TestSequence sequence = random_sequence(random, sizes, 70, false);
+    for (const cuda::KvElement element : kCodes) {
+      INFO("heads of " << dim << " channels");
+      sequence.chunks = {70};
+      const Values whole = feed_device(sizes, weights, {sequence}, 1, 0, false, element)[0];
+      sequence.chunks = {66, 1, 2, 1};
+      REQUIRE(same_outputs(feed_device(sizes, weights, {sequence}, test_seed(), 0, true, element)[0], whole));
     }
   }
 }
