@@ -137,7 +137,8 @@ template <int kDim, KvElement kElement>
 struct Blocks {
   using Keys = BlockKeys<kDim, kElement>;
   static constexpr bool kCoded = kElement != KvElement::kBf16;
-  /// Of split_kernel. Over codes a warp computes more per byte, so that more warps are worth more than a third stage.
+  /// The stages of split_kernel. Over codes a warp computes more per byte, so that more warps are worth more than a
+  /// third stage.
   static constexpr int kStages = kDim > 128 || kCoded ? 2 : 3;
   static constexpr int kGroups = kDim > 256 && kCoded ? 1 : kDim > 128 ? 2 : 4;  ///< of tile_kernel
   static constexpr size_t kSplitBytes = kStages * Keys::kStageBytes + HeadTile<kDim>::kQueryBytes;
