@@ -39,7 +39,6 @@ struct HeadTile {
       kDim * 2 + 16;                        ///< in shared memory; the chunks of eight rows fall into different banks
   static constexpr int kChunks = kDim / 8;  ///< 16-byte chunks per row
   static constexpr int kKeyBytes = kBlockKeys * kRowBytes;
-  static constexpr int kStageBytes = 2 * kKeyBytes;  ///< keys, then values
   static constexpr int kQueryBytes = kWarpRows * kRowBytes;
 };
 
@@ -73,39 +72,8 @@ struct KvSource {
   int32_t limit = 0;  ///< number of keys
 };
 
-/// Returns the offset of a token's key in elements from the cache's start; its value is value_offset() further. kNoKey:
-/// there is no such key. It reads the page table, so call it well before the result is needed.
+/// The offset of a key that there is not.
 constexpr size_t kNoKey = ~size_t{0};
-__device__ inline size_t key_offset(const KvSource& source, int32_t token) {
-  if (token >= source.limit) return kNoKey;
-  const uint32_t page = source.pages[token / source.cache.page_size];
-  const uint16_t* const head = head_in_page(source.cache, page, source.layer, KeyOrValue::kKey, source.head);
-  return static_cast<size_t>(head - static_cast<const uint16_t*>(source.cache.data)) +
-         static_cast<size_t>(token % source.cache.page_size) * channel_stride(source.cache.head_dim);
-}
-__device__ inline size_t value_offset(const KvSource& source) {
-  return kv_layer_bytes(source.cache) / 2 / sizeof(uint16_t);
-}
-
-/// Starts the copies of 32 keys and their values, where each lane knows the offset of one key. `threads` threads share
-/// the work; this one is number `thread`. Missing keys become zeros.
-template <int kDim>
-__device__ void load_keys(const KvSource& source, size_t own_offset, int thread, int threads, std::byte* stage) {
-  using Tile = HeadTile<kDim>;
-  const auto* const data = static_cast<const uint16_t*>(source.cache.data);
-  const int32_t stride = channel_stride(source.cache.head_dim);
-  const size_t value = value_offset(source);
-  for (int i = thread; i < kBlockKeys * Tile::kChunks; i += threads) {
-    const int key = i / Tile::kChunks;
-    const int chunk = i % Tile::kChunks;
-    const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
-    const bool known = offset != kNoKey && chunk * 8 < stride;
-    const uint16_t* const from = data + (known ? offset + chunk * 8 : 0);
-    std::byte* const to = stage + key * Tile::kRowBytes + chunk * 16;
-    copy_async(to, from, known ? 16 : 0);
-    copy_async(to + Tile::kKeyBytes, known ? from + value : data, known ? 16 : 0);
-  }
-}
 
 /// Replaces products x by tanh(x · ln2/2 · factor), to about 2⁻²². NaNs stay.
 __device__ inline void cap_scores(float (&scores)[4][4], float factor) {
@@ -161,10 +129,13 @@ __device__ inline void pack_probabilities(const float (&p)[4][4], int half, uint
   a[3] = pack_bf16(high[2], high[3]);
 }
 
-/// A block of keys and values in bf16, as load_keys leaves it.
+/// A block of 32 keys and values in bf16: [K|V][32 keys][kDim] in padded rows.
 template <int kDim>
 struct PlainBlock {
   using Tile = HeadTile<kDim>;
+  static constexpr int kRowBytes = Tile::kRowBytes;
+  static constexpr int kKeyBytes = Tile::kKeyBytes;
+  static constexpr int kBytes = 2 * kKeyBytes;
 
   /// Computes scores[n] = queries · keys of tile n, in mma's layout.
   static __device__ void score(const std::byte* queries, const std::byte* keys, int lane, float (&scores)[4][4]) {

@@ -8,70 +8,54 @@
 namespace millrace::cuda {
 namespace {
 
-/// Pages in bf16: the copies are what attend_block reads.
+/// The layout in which a block is copied.
+template <int kDim, KvElement kElement>
+struct CopiedBlock {
+  using Type = CodedBlock<kDim, kElement>;
+};
+template <int kDim>
+struct CopiedBlock<kDim, KvElement::kBf16> {
+  using Type = PlainBlock<kDim>;
+};
+
+/// A lane's way through the keys: it has one key of each block. What does not change from key to key is computed once.
 template <int kDim, KvElement kElement>
 class BlockKeys {
  public:
-  using Address = size_t;  ///< of a key, as key_offset returns it
-  using Block = PlainBlock<kDim>;
-  static constexpr int kStageBytes = HeadTile<kDim>::kStageBytes;
-  static constexpr int kDequantizedBytes = 0;
+  using Block = typename CopiedBlock<kDim, kElement>::Type;
+  static constexpr bool kCoded = kElement != KvElement::kBf16;
+  static constexpr int kStageBytes = Block::kBytes;
+  /// The bytes of a block of codes in bf16, for warps that share it.
+  static constexpr int kDequantizedBytes = kCoded ? PlainBlock<kDim>::kBytes : 0;
 
-  /// `own_first` is the lane's key of the first block.
-  __device__ BlockKeys(const KvSource& source, int32_t own_first) : source_(source), own_(own_first) {}
-
-  /// Returns the address of the lane's key of the next block. It reads the page table, so call it well before the
-  /// result is needed.
-  __device__ Address next() {
-    const Address address = key_offset(source_, own_);
-    own_ += kBlockKeys;
-    return address;
-  }
-  /// Starts the copies of a block; contract: load_keys.
-  template <int kThreads>
-  __device__ void load(Address own, int thread, std::byte* stage) const {
-    load_keys<kDim>(source_, own, thread, kThreads, stage);
-  }
-
- private:
-  const KvSource source_;
-  int32_t own_;
-};
-
-/// Pages of codes: copied as they are to the layout of CodedBlock.
-template <int kDim, KvElement kElement>
-  requires(kElement != KvElement::kBf16)
-class BlockKeys<kDim, kElement> {
- public:
   struct Address {
     uint32_t page = 0;
     int32_t slot = 0;
   };
-  using Block = CodedBlock<kDim, kElement>;
-  static constexpr int kStageBytes = Block::kBytes;
-  static constexpr int kDequantizedBytes = HeadTile<kDim>::kStageBytes;  ///< where warps share a block of keys
 
+  /// `own_first` is the lane's key of the first block.
   __device__ BlockKeys(const KvSource& source, int32_t own_first)
       : pages_(source.pages),
         page_size_(source.cache.page_size),
         limit_(source.limit),
-        stride_(code_stride(source.cache.head_dim)),
+        key_bytes_(kCoded ? code_stride(source.cache.head_dim) : 2 * channel_stride(source.cache.head_dim)),
         scale_count_(kElement == KvElement::kInt8 ? kv_scale_count(source.cache) : 1),
         page_bytes_(kv_page_bytes(source.cache)),
-        value_offset_(coded_value_offset(source.cache)),
+        value_offset_(static_cast<size_t>(source.cache.kv_head_count) * page_size_ * key_bytes_),
         step_pages_(kBlockKeys / page_size_),
         step_slots_(kBlockKeys % page_size_),
         own_(own_first) {
-    const CodedToken first = coded_token(source.cache, 0, source.layer, source.head, 0);
-    keys_ = static_cast<const std::byte*>(source.cache.data) + first.key;
-    scales_ = static_cast<const std::byte*>(source.cache.data) + first.scales;
+    const size_t layer = source.layer * kv_layer_bytes(source.cache);
+    const auto token = static_cast<size_t>(source.head) * page_size_;
+    keys_ = static_cast<const std::byte*>(source.cache.data) + layer + token * key_bytes_;
+    scales_ = static_cast<const std::byte*>(source.cache.data) + layer + 2 * value_offset_ + token * scale_count_ * 4;
     const int32_t known = min(own_first, limit_ - 1);
     index_ = known / page_size_;
     slot_ = known % page_size_;
   }
 
-  /// Returns the address of the lane's key of the next block; contract: BlockKeys of bf16. After the last key, which no
-  /// row sees, a key before it takes its place.
+  /// Returns the address of the lane's key of the next block. After the last key, which no row sees, a key before it
+  /// takes its place. It reads the page table, so call it well before the result is needed.
   __device__ Address next() {
     const Address address{pages_[index_], slot_};
     own_ += kBlockKeys;
@@ -86,26 +70,32 @@ class BlockKeys<kDim, kElement> {
     return address;
   }
 
-  /// Starts the copies of a block. Channels and scales after the last become zeros.
+  /// Starts the copies of a block by kThreads threads, of which this one is number `thread`; its lane is its own key.
+  /// Channels and scales after the last become zeros.
   template <int kThreads>
   __device__ void load(const Address& own, int thread, std::byte* stage) const {
-    constexpr int kChunks = kDim / 16;
+    constexpr int kChunks = kDim * (kCoded ? 1 : 2) / 16;
     constexpr int kCopies = kBlockKeys * kChunks;
     const size_t own_page = own.page * page_bytes_;
-    const size_t own_key = own_page + static_cast<size_t>(own.slot * stride_);
-#pragma unroll
+    const size_t own_key = own_page + static_cast<size_t>(own.slot * key_bytes_);
+#pragma unroll 4
     for (int first = 0; first < kCopies; first += kThreads) {
       const int i = first + thread;
       if (kCopies % kThreads != 0 && i >= kCopies) break;
       const int key = i / kChunks;
       const int chunk = i % kChunks;
-      const int bytes = chunk * 16 < stride_ ? 16 : 0;
+      const int bytes = chunk * 16 < key_bytes_ ? 16 : 0;
       const std::byte* const from = keys_ + __shfl_sync(kAllLanes, own_key, key) + chunk * bytes;
       std::byte* const to = stage + key * Block::kRowBytes + chunk * 16;
       copy_async(to, from, bytes);
       copy_async(to + Block::kKeyBytes, from + value_offset_, bytes);
     }
-    // A thread's lane is its own key.
+    if constexpr (kCoded) load_scales<kThreads>(own, own_page, thread, stage + Block::kCodeBytes);
+  }
+
+ private:
+  template <int kThreads>
+  __device__ void load_scales(const Address& own, size_t own_page, int thread, std::byte* to) const {
     const int warp = kThreads == kLanes ? 0 : thread / kLanes;
     const std::byte* const scales = scales_ + own_page + static_cast<size_t>(own.slot * scale_count_) * 4;
 #pragma unroll
@@ -113,16 +103,14 @@ class BlockKeys<kDim, kElement> {
       const int part = first + warp;
       if (part >= Block::kScaleParts) break;
       const int bytes = part < scale_count_ ? 4 : 0;
-      copy_word_async(stage + Block::kCodeBytes + (part * kBlockKeys + thread % kLanes) * 4, scales + part * bytes,
-                      bytes);
+      copy_word_async(to + (part * kBlockKeys + thread % kLanes) * 4, scales + part * bytes, bytes);
     }
   }
 
- private:
   const uint32_t* const pages_;
   const int32_t page_size_;
   const int32_t limit_;
-  const int32_t stride_;
+  const int32_t key_bytes_;
   const int32_t scale_count_;
   const size_t page_bytes_;
   const size_t value_offset_;

@@ -92,7 +92,7 @@ struct SparseRows {
   }
 };
 
-/// Returns the byte offset of the key that is number `key` of those that rows see; rules: key_offset.
+/// Returns the byte offset of the key that is number `key` of those that rows see; kNoKey: there is none.
 __device__ inline size_t latent_offset(const KvSource& source, const int32_t* chosen, int32_t key) {
   if (key >= source.limit) return kNoKey;
   const int32_t token = chosen == nullptr ? key : chosen[key];
