@@ -52,8 +52,6 @@ class TokenTrie {
   [[nodiscard]] std::vector<NodeId> roots() const;
   /// Returns the number of pages; roots do not count.
   [[nodiscard]] size_t page_count() const { return nodes_.size() - free_.size() - roots_.size(); }
-  /// Returns one more than the largest id in use.
-  [[nodiscard]] size_t id_limit() const { return nodes_.size(); }
   /// CHECKs that links, salts and the hash index agree. O(nodes); for tests and simulation.
   void check_invariants() const;
 

@@ -16,7 +16,7 @@ constexpr async::Duration kRetry = 250ms;
 /// Longest delay between tries at a head that refuses this node.
 constexpr async::Duration kMaxRetry = 5s;
 /// Interval at which the log repeats what the search for the head waits for.
-constexpr async::Duration kReminder = 5s;
+constexpr async::Duration kWaitReminder = 5s;
 /// Interval at which the log repeats that connections end as before.
 constexpr async::Duration kEndReminder = 60s;
 constexpr async::Duration kReportInterval = 1s;
@@ -30,9 +30,11 @@ Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
       options_(std::move(options)),
       host_(host),
       connector_(runtime, options_.coordinator, [this](const std::string& what) { log_wait(what); }),
+      wait_reminder_(runtime, kWaitReminder),
       tasks_(runtime),
       stop_signal_(runtime),
-      linking_(runtime) {}
+      linking_(runtime),
+      end_reminder_(runtime, kEndReminder) {}
 
 void Member::stop() {
   stopping_ = true;
@@ -71,19 +73,17 @@ asio::awaitable<void> Member::run() {
 void Member::log_end(const std::string& end) {
   // Another program may end each connection in another way.
   const std::string kind = met_stranger_ ? "another program" : end;
-  if (kind == last_logged_end_ && runtime_.now() < end_reminder_) return;
+  if (!end_reminder_.wants(kind)) return;
   if (met_stranger_) {
     log::warn("{} does not answer like a head, and {}; retrying until a head answers", options_.coordinator.to_string(),
               end);
   } else {
     log::warn("the head at {} {}", options_.coordinator.to_string(), end);
   }
-  last_logged_end_ = kind;
-  end_reminder_ = runtime_.now() + kEndReminder;
 }
 
 asio::awaitable<Result<tcp::socket>> Member::find_coordinator() {
-  last_logged_wait_.clear();
+  wait_reminder_.clear();
   for (;;) {
     auto connected = co_await connector_.connect();
     if (connected.has_value() || stopping_) co_return connected;
@@ -93,10 +93,8 @@ asio::awaitable<Result<tcp::socket>> Member::find_coordinator() {
 }
 
 void Member::log_wait(const std::string& what) {
-  if (what == last_logged_wait_ && runtime_.now() < reminder_) return;
+  if (!wait_reminder_.wants(what)) return;
   log::info("waiting for the head at {}: {}; retrying until it answers", options_.coordinator.to_string(), what);
-  last_logged_wait_ = what;
-  reminder_ = runtime_.now() + kReminder;
 }
 
 /// Serves one connection, and returns how it ended: "is gone: …".
@@ -130,7 +128,7 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   const char* end = connection_->received_goodbye() ? "ends the connection" : turned_away_ ? "is left" : "is gone";
   met_stranger_ = !connection_->received_message();
   turned_away_ = !has_joined_ && (turned_away_ || connection_->received_goodbye());
-  if (!turned_away_ && !met_stranger_) last_logged_end_.clear();
+  if (!turned_away_ && !met_stranger_) end_reminder_.clear();
   end_epoch("the head is gone: " + reason);
   reports.cancel();
   co_await reports.join();

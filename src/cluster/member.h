@@ -11,6 +11,7 @@
 #include "cluster/loader_thread.h"
 #include "cluster/messages.h"
 #include "cluster/peer_connector.h"
+#include "cluster/reminder.h"
 #include "cluster/stage_host.h"
 #include "comm/collective/epoch_experts.h"
 #include "comm/tcp_link.h"
@@ -70,8 +71,7 @@ class Member {
   const MemberOptions options_;
   StageHost& host_;
   PeerConnector connector_;                      // to the coordinator
-  std::string last_logged_wait_;                 // by log_wait, in this search
-  async::TimePoint reminder_;                    // when log_wait repeats it
+  Reminder wait_reminder_;                       // of log_wait, in this search
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
   std::unique_ptr<comm::EpochExperts> experts_;  // where the assignment shares experts with other rings
   LoaderThread loader_{runtime_};
@@ -80,15 +80,14 @@ class Member {
   sched::LocalStages* stages_ = nullptr;  // null while the StageHost makes them
   async::TaskGroup tasks_;                // of the connection: loading, the epoch
   async::WaitList stop_signal_;
-  async::WaitList linking_;        // a link is open or has failed, or the epoch shall end
-  std::string end_reason_;         // set: the epoch under way shall end
-  StageId lost_channel_{0};        // of that epoch, as Stopped says
-  bool has_joined_ = false;        // an epoch, on this connection
-  bool in_epoch_ = false;          // from joining it to its end
-  bool turned_away_ = false;       // refused by the head, or unable to run the assignment
-  bool met_stranger_ = false;      // the last connection was to another program
-  std::string last_logged_end_;    // by log_end
-  async::TimePoint end_reminder_;  // when log_end repeats it
+  async::WaitList linking_;    // a link is open or has failed, or the epoch shall end
+  std::string end_reason_;     // set: the epoch under way shall end
+  StageId lost_channel_{0};    // of that epoch, as Stopped says
+  bool has_joined_ = false;    // an epoch, on this connection
+  bool in_epoch_ = false;      // from joining it to its end
+  bool turned_away_ = false;   // refused by the head, or unable to run the assignment
+  bool met_stranger_ = false;  // the last connection was to another program
+  Reminder end_reminder_;      // of log_end
   bool stopping_ = false;
 };
 

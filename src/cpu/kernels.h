@@ -62,9 +62,8 @@ inline constexpr float kMaxTiledW8Scale = 0x1p104f;
 inline constexpr int kSumBlock = 1024;  ///< logits per partial sum of exp_sum
 inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 
-inline constexpr int kCodeUnitSteps = kW8GroupElements / kInt8Depth;  ///< steps of a unit of a 4-bit panel
-inline constexpr int kUnitCodeBytes = kW8GroupElements / 2 * kPanelColumns;
-inline constexpr int kByteUnitCodeBytes = kW8GroupElements * kPanelColumns;  ///< the same with codes of 8 bits
+inline constexpr int kCodeUnitSteps = kW8GroupElements / kInt8Depth;         ///< steps of a unit of a 4-bit panel
+inline constexpr int kByteUnitCodeBytes = kW8GroupElements * kPanelColumns;  ///< of a unit of an 8-bit panel
 inline constexpr int kCodeBitBytes = kByteUnitCodeBytes / 8;                 ///< of one bit of all codes of a unit
 inline constexpr int kMaxCodeGroupUnits = 8;
 

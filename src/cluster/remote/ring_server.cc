@@ -48,7 +48,8 @@ RingServer::RingServer(async::Runtime& runtime, RingServerOptions options, sched
       host_(host),
       connector_(runtime, options_.front, [this](const std::string& what) { log_wait(what); }),
       tasks_(runtime),
-      changed_(runtime) {}
+      changed_(runtime),
+      reminder_(runtime, kFrontReminder) {}
 
 void RingServer::stop() {
   stopping_ = true;
@@ -106,7 +107,7 @@ asio::awaitable<void> RingServer::run() {
       const std::string end = co_await serve(std::move(*socket));
       if (stopping_) break;
       // A welcome clears what was logged last.
-      delay = last_wait_.empty() ? kFrontRetry : std::min(2 * delay, kMaxFrontRetry);
+      delay = reminder_.is_clear() ? kFrontRetry : std::min(2 * delay, kMaxFrontRetry);
       log_wait(end);
     }
     (void)co_await changed_.wait_until(runtime_.now() + delay);
@@ -114,10 +115,8 @@ asio::awaitable<void> RingServer::run() {
 }
 
 void RingServer::log_wait(const std::string& what) {
-  if (what == last_wait_ && runtime_.now() < reminder_) return;
+  if (!reminder_.wants(what)) return;
   log::warn("the front at {}: {}; trying again", options_.front.to_string(), what);
-  last_wait_ = what;
-  reminder_ = runtime_.now() + kFrontReminder;
 }
 
 /// Serves one connection, and returns how it ended.
@@ -155,7 +154,7 @@ asio::awaitable<void> RingServer::handle_messages() {
 void RingServer::handle(Content content) {
   if (std::holds_alternative<RingWelcome>(content)) {
     log::info("joined the front at {} as ring {}", options_.front.to_string(), options_.hello.ring);
-    last_wait_.clear();
+    reminder_.clear();
     is_serving_ = true;
     tasks_.spawn("publish state", publish());
     if (options_.steps != nullptr) join_steps();

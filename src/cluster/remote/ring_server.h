@@ -8,6 +8,7 @@
 #include "async/task_group.h"
 #include "cluster/control_connection.h"
 #include "cluster/peer_connector.h"
+#include "cluster/reminder.h"
 #include "cluster/remote/ring_host.h"
 #include "comm/tcp_link.h"
 #include "sched/head/engine.h"
@@ -75,8 +76,7 @@ class RingServer {
   bool is_serving_ = false;                         // the front has welcomed the ring, and the connection lasts
   bool draining_ = false;
   bool stopping_ = false;
-  std::string last_wait_;  // by log_wait
-  async::TimePoint reminder_;
+  Reminder reminder_;  // of log_wait
 };
 
 }  // namespace millrace::cluster::remote
