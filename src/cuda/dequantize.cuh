@@ -2,10 +2,30 @@
 
 // Dequantizes packed weights of 4 and 8 bits (weight_layout.h) to bf16.
 
+#include <type_traits>
+
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
 
 namespace millrace::cuda {
+
+/// Calls use(constant) with the std::integral_constant of a kind of scales.
+template <class Use>
+__device__ __forceinline__ void with_scales(CodeScales scales, const Use& use) {
+  const auto call = [&]<CodeScales kScales>() { use(std::integral_constant<CodeScales, kScales>{}); };
+  switch (scales) {
+    case CodeScales::kBf16: return call.template operator()<CodeScales::kBf16>();
+    case CodeScales::kF16: return call.template operator()<CodeScales::kF16>();
+    case CodeScales::kBf16Zero: return call.template operator()<CodeScales::kBf16Zero>();
+    case CodeScales::kF16Zero: return call.template operator()<CodeScales::kF16Zero>();
+    case CodeScales::kF32: return call.template operator()<CodeScales::kF32>();
+    case CodeScales::kF32Zero: return call.template operator()<CodeScales::kF32Zero>();
+    case CodeScales::kF32Minimum: return call.template operator()<CodeScales::kF32Minimum>();
+    case CodeScales::kE4M3Halves: return call.template operator()<CodeScales::kE4M3Halves>();
+    case CodeScales::kInt8Halves: return call.template operator()<CodeScales::kInt8Halves>();
+    case CodeScales::kF16Factors: return call.template operator()<CodeScales::kF16Factors>();
+  }
+}
 
 /// A unit's scale: a weight is (n - zero) · factor + minimum. With factors of 16 inputs the second half has its own.
 struct UnitScale {
@@ -14,57 +34,66 @@ struct UnitScale {
   float zero = 0.0f;
   float minimum = 0.0f;
   __device__ UnitScale(const WeightFormat& format, const std::byte* from, int half) {
-    const auto word = [from] { return *reinterpret_cast<const uint32_t*>(from); };
-    switch (format.scales) {
-      case CodeScales::kBf16: factor = bf16_to_float(*reinterpret_cast<const uint16_t*>(from)); break;
-      case CodeScales::kF16:
-        factor = binary16_to_float(*reinterpret_cast<const uint16_t*>(from));
-        if (format.codes == WeightCodes::kInt4) zero = 8.0f;
-        break;
-      case CodeScales::kBf16Zero:
-      case CodeScales::kF16Zero: {
-        const auto bits = static_cast<uint16_t>(word() >> 16);
-        factor = format.scales == CodeScales::kBf16Zero ? bf16_to_float(bits) : binary16_to_float(bits);
-        zero = static_cast<float>(static_cast<int16_t>(word() & 0xFFFFu));
-        break;
-      }
-      case CodeScales::kF32: factor = *reinterpret_cast<const float*>(from); break;
-      case CodeScales::kF32Zero:
-      case CodeScales::kF32Minimum:
-        factor = reinterpret_cast<const float*>(from)[0];
-        (format.scales == CodeScales::kF32Zero ? zero : minimum) = reinterpret_cast<const float*>(from)[1];
-        break;
-      case CodeScales::kE4M3Halves:
-      case CodeScales::kInt8Halves: read_halves(format, from, half); return;
-      case CodeScales::kF16Factors: {
-        const uint32_t factors = *reinterpret_cast<const uint16_t*>(from + factors_offset(format, half));
-        factor = binary16_to_float(static_cast<uint16_t>(word() & 0xFFFFu)) * low_integer(factors);
-        minimum = binary16_to_float(static_cast<uint16_t>(word() >> 16)) * low_integer(factors >> 8);
-        break;
-      }
-    }
-    second = factor;
+    with_scales(format.scales, [&](auto scales) {
+      read<decltype(scales)::value>(format.codes, from, from + factors_offset(format, half));
+    });
+  }
+  /// Reads a scale and, where it has any, the factors of the unit.
+  template <CodeScales kScales>
+  __device__ UnitScale(std::integral_constant<CodeScales, kScales> /*scales*/, WeightCodes codes, const std::byte* from,
+                       const std::byte* factors) {
+    read<kScales>(codes, from, factors);
+  }
+  /// Returns the weight of a code n of one of the halves of a unit, for `difference` = n - zero.
+  [[nodiscard]] __device__ float weight(int half_of_unit, float difference) const {
+    return difference * (half_of_unit != 0 ? second : factor) + minimum;
   }
 
  private:
   __device__ static float low_integer(uint32_t bytes) { return static_cast<float>(static_cast<int8_t>(bytes & 0xFFu)); }
-  __device__ void read_halves(const WeightFormat& format, const std::byte* from, int half) {
-    const float both = *reinterpret_cast<const float*>(from);
-    const uint32_t factors = *reinterpret_cast<const uint16_t*>(from + factors_offset(format, half));
-    if (format.scales == CodeScales::kE4M3Halves) {
-      const uint32_t numbers = e4m3_pair_to_bf16(factors, 0);
-      factor = both * __uint_as_float(numbers << 16);
-      second = both * __uint_as_float(numbers & 0xFFFF0000u);
+  template <CodeScales kScales>
+  __device__ void read(WeightCodes codes, const std::byte* from, const std::byte* factors_at) {
+    const auto word = [from] { return *reinterpret_cast<const uint32_t*>(from); };
+    const auto factors = [factors_at] { return uint32_t{*reinterpret_cast<const uint16_t*>(factors_at)}; };
+    if constexpr (kScales == CodeScales::kBf16) {
+      factor = bf16_to_float(*reinterpret_cast<const uint16_t*>(from));
+    } else if constexpr (kScales == CodeScales::kF16) {
+      factor = binary16_to_float(*reinterpret_cast<const uint16_t*>(from));
+    } else if constexpr (kScales == CodeScales::kBf16Zero || kScales == CodeScales::kF16Zero) {
+      const auto bits = static_cast<uint16_t>(word() >> 16);
+      factor = kScales == CodeScales::kBf16Zero ? bf16_to_float(bits) : binary16_to_float(bits);
+      zero = static_cast<float>(static_cast<int16_t>(word() & 0xFFFFu));
+    } else if constexpr (kScales == CodeScales::kF16Factors) {
+      factor = binary16_to_float(static_cast<uint16_t>(word() & 0xFFFFu)) * low_integer(factors());
+      minimum = binary16_to_float(static_cast<uint16_t>(word() >> 16)) * low_integer(factors() >> 8);
     } else {
-      factor = both * low_integer(factors);
-      second = both * low_integer(factors >> 8);
+      factor = *reinterpret_cast<const float*>(from);
+      if constexpr (kScales == CodeScales::kF32Zero) zero = reinterpret_cast<const float*>(from)[1];
+      if constexpr (kScales == CodeScales::kF32Minimum) minimum = reinterpret_cast<const float*>(from)[1];
+    }
+    if (codes == WeightCodes::kInt4 && (kScales == CodeScales::kBf16 || kScales == CodeScales::kF16)) zero = 8.0f;
+    second = factor;
+    if constexpr (kScales == CodeScales::kE4M3Halves) {
+      const uint32_t numbers = e4m3_pair_to_bf16(factors(), 0);
+      second = factor * __uint_as_float(numbers & 0xFFFF0000u);
+      factor *= __uint_as_float(numbers << 16);
+    } else if constexpr (kScales == CodeScales::kInt8Halves) {
+      second = factor * low_integer(factors() >> 8);
+      factor *= low_integer(factors());
     }
   }
 };
 
 /// Returns bits 0…3 and 16…19 of a word as 128 plus these integers, in bf16.
 __device__ inline uint32_t pair_of_codes(uint32_t word) {
-  return (word & 0x000F000Fu) | 0x43004300u;
+  return masked_or(word, 0x000F000Fu, 0x43004300u);
+}
+/// Returns the weights of two such codes of kInt4 with a scale in bf16. All steps but the last are exact.
+__device__ inline uint32_t int4_pair_times(uint32_t word, uint32_t scales) {
+  constexpr uint32_t kOnes = 0x3F803F80u;
+  constexpr uint32_t kMinus136 = 0xC308C308u;
+  constexpr uint32_t kMinusZeros = 0x80008000u;
+  return fma_bf16x2(fma_bf16x2(pair_of_codes(word), kOnes, kMinus136), scales, kMinusZeros);
 }
 
 /// Stores eight neighbouring weights of a row. `pair(i)` gives two of them.
@@ -85,18 +114,13 @@ __device__ void dequantize_int4(const uint32_t (&codes)[4], std::byte* tile, int
   }
 }
 
-/// Dequantizes a unit of kInt4 with a scale in bf16. All steps but the last are exact in bf16.
+/// Dequantizes a unit of kInt4 with a scale in bf16.
 __device__ inline void dequantize_int4_bf16(const uint32_t (&codes)[4], uint32_t scale, std::byte* tile, int row,
                                             int half) {
-  constexpr uint32_t kOnes = 0x3F803F80u;
-  constexpr uint32_t kMinus136 = 0xC308C308u;
-  constexpr uint32_t kMinusZeros = 0x80008000u;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    store_weights(tile, row, half * 4 + i, [&](int j) {
-      const uint32_t integers = fma_bf16x2(pair_of_codes(codes[i] >> 4 * j), kOnes, kMinus136);
-      return fma_bf16x2(integers, scale | scale << 16, kMinusZeros);
-    });
+    store_weights(tile, row, half * 4 + i,
+                  [&](int j) { return int4_pair_times(codes[i] >> 4 * j, scale | scale << 16); });
   }
 }
 
@@ -201,9 +225,7 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
     return dequantize_int4(codes, tile, row, half, [&](float f) { return __fmaf_rn(f, scale.factor, minus); });
   }
   const float zero = (format.codes == WeightCodes::kInt4 ? kInt4Base : kByteBase) + scale.zero;
-  const auto weight = [&](int second, float f) {
-    return (f - zero) * (second != 0 ? scale.second : scale.factor) + scale.minimum;
-  };
+  const auto weight = [&](int second, float f) { return scale.weight(second, f - zero); };
   const auto in_first = [&](float f) { return weight(0, f); };
   if (format.codes == WeightCodes::kInt4) return dequantize_int4(codes, tile, row, half, in_first);
   if (format.codes == WeightCodes::kTable4) {
@@ -213,13 +235,6 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
   read_part(step + part_offset(format.codes, row, half, 1), rest);
   dequantize_int8(codes, tile, row, half * 4, in_first);
   dequantize_int8(rest, tile, row, half * 4 + 2, [&](float f) { return weight(1, f); });
-}
-
-/// Calls dequantize_unit(), without a further copy of its code. The format is a value, since one by reference would
-/// move a kernel's parameters to local memory.
-__device__ __noinline__ inline void dequantize_first_unit(WeightFormat format, const std::byte* step, int row, int half,
-                                                          std::byte* tile) {
-  dequantize_unit(format, step, row, half, tile);
 }
 
 }  // namespace millrace::cuda

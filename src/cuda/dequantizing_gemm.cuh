@@ -1,30 +1,25 @@
 #pragma once
 
-// GEMM of weights of 4 and 8 bits: each step is dequantized to bf16 in shared memory while the step before is
-// multiplied. Sums have the order of gemm.cuh, so that their bits are those of a GEMM with weights in bf16.
+// GEMM of weights of 4 and 8 bits, which are dequantized to bf16 in registers. Sums have the order of gemm.cuh, so that
+// their bits are those of a GEMM with weights in bf16.
 
-#include "cuda/dequantize.cuh"
+#include "cuda/fragments.cuh"
 #include "cuda/gemm.cuh"
 
 namespace millrace::cuda {
 
-/// The tile of T for weights that are not in bf16. Shared memory has two steps of dequantized panels, then stages of
-/// tokens and codes.
+/// The tile of T for weights that are not in bf16. A stage has tokens, then codes.
 template <class T>
 struct Dequantizing : T {
   static constexpr bool kDequantizes = true;
-  /// Steps whose copies are in flight, with the one that is dequantized.
-  static constexpr int kStagesInFlight = T::kStageCount - 1;
   static constexpr int kTokenBytes = T::kTokenCount * kStepRowBytes;
   static constexpr int kStageBytes = kTokenBytes + T::kPanelCount * kMaxCodedStepBytes;
-  static constexpr int kStagesAt = 2 * T::kWeightBytes;
-  static constexpr int kUsedBytes = kStagesAt + T::kStageCount * kStageBytes;
+  static constexpr int kUsedBytes = T::kStageCount * kStageBytes;
   static constexpr int kSharedBytes = kUsedBytes > T::kSumBytes ? kUsedBytes : T::kSumBytes;
-  static_assert(kStagesInFlight >= 2 && T::kThreads == T::kPanelCount * kPanelRows * kUnitsPerStep);
-  static_assert(kStageBytes % kSwizzleBytes == 0);
+  static_assert(kStageBytes % kSwizzleBytes == 0 && T::kThreads % T::kPanelCount == 0);
 };
 
-/// Returns the tokens per tile for `rows` rows. Tiles of mma have at most 64, for want of shared memory.
+/// Returns the tokens per tile for `rows` rows. Tiles of mma have at most 64, for want of registers.
 constexpr int32_t dequantizing_tile_tokens(MatrixInstruction by, int32_t rows) {
   constexpr int32_t kMaxByMma = 64;
   const int32_t tokens = tile_tokens(rows);
@@ -47,105 +42,206 @@ void with_dequantizing_tiling(MatrixInstruction by, int32_t tokens, const Use& u
   use(Dequantizing<Tilings<MatrixInstruction::kWgmma>::Tokens128>{});
 }
 
-/// Copies the codes and scales of steps of a tile's panels. A thread may dequantize what others have copied, so that a
-/// barrier precedes dequantize(). Panels outside the weight become zeros.
+/// Starts the copies of a tile's codes and scales, one step after another. Panels outside the weight become zeros.
 template <class T>
 class CodeLoader {
  public:
-  __device__ CodeLoader(const GemmParams& p, int32_t first_panel)
+  __device__ CodeLoader(const GemmParams& p, int32_t first_panel, int32_t first_step)
       : step_bytes_(step_bytes(p.format)),
-        chunks_(step_bytes_ / 16),
-        has_panel_(first_panel + panel() < p.panels),
-        from_(p.weight + (first_panel + (has_panel_ ? panel() : 0)) *
-                             (static_cast<size_t>(ceil_div(p.inputs, kStepInputs)) * step_bytes_)) {}
-  /// Returns the codes of this thread's panel in a stage.
-  __device__ static std::byte* panel_codes(std::byte* codes) { return codes + panel() * kMaxCodedStepBytes; }
-  __device__ void load_step(int32_t step, std::byte* codes) const {
-    const std::byte* const from = from_ + static_cast<size_t>(step) * step_bytes_;
-    std::byte* const to = panel_codes(codes);
-    for (int chunk = unit(); chunk < chunks_; chunk += kPanelThreads) {
-      copy_async(to + chunk * 16, from + chunk * 16, has_panel_ ? 16 : 0);
-    }
+        bytes_(first_panel + panel() < p.panels ? 16 : 0),
+        to_(kept(panel() * kMaxCodedStepBytes + chunk() * 16)),
+        chunk_at_(kept(chunk() * 16)) {
+    const size_t panel_bytes = static_cast<size_t>(ceil_div(p.inputs, kStepInputs)) * step_bytes_;
+    from_ = p.weight + (first_panel + (bytes_ > 0 ? panel() : 0)) * panel_bytes +
+            static_cast<size_t>(first_step) * step_bytes_ + chunk_at_;
   }
-  /// Dequantizes this thread's unit of a step, of the first one with `kFirst`.
-  template <bool kFirst>
-  __device__ static void dequantize(const GemmParams& p, std::byte* codes, std::byte* panels) {
-    const int row = unit() % kPanelRows;
-    const int half = unit() / kPanelRows;
-    std::byte* const tile = panels + panel() * kPanelStepBytes;
-    if constexpr (kFirst) {
-      dequantize_first_unit(p.format, panel_codes(codes), row, half, tile);
-    } else {
-      dequantize_unit(p.format, panel_codes(codes), row, half, tile);
+  __device__ void load_next(std::byte* codes) {
+    std::byte* const to = codes + to_;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      constexpr int kStride = kPanelThreads * 16;
+      const bool is_always = (i + 1) * kStride <= kMinCodedStepBytes;
+      if (is_always || chunk_at_ + i * kStride < step_bytes_) copy_async(to + i * kStride, from_ + i * kStride, bytes_);
     }
+    from_ += step_bytes_;
   }
 
  private:
   static constexpr int kPanelThreads = T::kThreads / T::kPanelCount;
+  static constexpr int kLoads = ceil_div(kMaxCodedStepBytes / 16, kPanelThreads);
   __device__ static int panel() { return static_cast<int>(threadIdx.x) / kPanelThreads; }
-  __device__ static int unit() { return static_cast<int>(threadIdx.x) % kPanelThreads; }
+  __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kPanelThreads; }
 
   const int step_bytes_;
-  const int chunks_;
-  const bool has_panel_;
-  const std::byte* const from_;
+  const int bytes_;  // of a copy: 0 where there is no panel
+  const int to_;
+  const int chunk_at_;
+  const std::byte* from_;
+};
+
+/// Starts the copies of a tile's tokens, one step after another: what TokenLoader does, with less arithmetic per step.
+template <class T, class Rows>
+class TokenWalk {
+ public:
+  __device__ TokenWalk(const GemmParams& p, const Rows& rows, int32_t first_step)
+      : unaligned_(p, rows), is_aligned_(p.inputs % Chunks::kInputs == 0), step_(first_step) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    const int32_t first_input = first_step * kStepInputs + Chunks::chunk(thread) * Chunks::kInputs;
+    left_ = p.inputs - first_input;
+#pragma unroll
+    for (int i = 0; i < Chunks::kLoads; ++i) {
+      const int token = Chunks::token(thread, i);
+      const bool is_there = Chunks::has_token(thread, i) && rows.has(token);
+      bytes_[i] = is_there ? 16 : 0;
+      to_[i] = kept(chunk_offset(token, Chunks::chunk(thread)));
+      from_[i] = p.x + (is_there ? static_cast<size_t>(rows.source(token)) * p.inputs + first_input : 0);
+    }
+  }
+  __device__ void load_next(std::byte* to) {
+    if (!is_aligned_) {
+      unaligned_.load_step(step_++, to);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < Chunks::kLoads; ++i) {
+      const int bytes = left_ > 0 ? bytes_[i] : 0;
+      if (Chunks::has_token(static_cast<int>(threadIdx.x), i)) copy_async(to + to_[i], from_[i], bytes);
+      if (bytes > 0) from_[i] += kStepInputs;
+    }
+    left_ -= kStepInputs;
+  }
+
+ private:
+  using Chunks = TokenChunks<T>;
+
+  const TokenLoader<T, Rows> unaligned_;  // for rows that are not aligned to 16 bytes
+  const bool is_aligned_;
+  int32_t step_;
+  int32_t left_;  // inputs from this thread's chunk on
+  int32_t bytes_[Chunks::kLoads];
+  int32_t to_[Chunks::kLoads];
+  const uint16_t* from_[Chunks::kLoads];
 };
 
 template <class T, class Rows>
 class GemmMainloop<T, Rows, true> {
  public:
   __device__ GemmMainloop(const GemmParams& p, const Rows& rows, int32_t first_panel, int32_t first, int32_t last)
-      : p_(p), tokens_(p, rows), codes_(p, first_panel), last_(last), step_(first) {
+      : p_(p),
+        tokens_(p, rows, first),
+        codes_(p, first_panel, first),
+        format_(kept(format_number(p.format.codes, p.format.scales))),
+        last_(last),
+        step_(first),
+        to_load_(first) {
+    const int warp_m = static_cast<int>(threadIdx.x) / kLanes / T::kWarpsAlongTokens;
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    row_ = kept(warp_m * T::kRowTiles * 16 + lane / 4);
+    quad_ = kept(lane % 4);
 #pragma unroll
-    for (int32_t s = 0; s < T::kStagesInFlight; ++s) load_step(first + s, s);
-    wait_copies<T::kStagesInFlight - 1>();
-    __syncthreads();
-    if (first < last) dequantize<true>(first, 0);
+    for (int s = 0; s < T::kStagesInFlight; ++s) load_next();
   }
   /// Adds the products of all steps before `end` to the sums, which are complete on return.
-  __device__ void run_until(int32_t end, Accumulators<T>& sums) {
+  __device__ __forceinline__ void run_until(int32_t end, Accumulators<T>& sums) {
+#pragma unroll 1
     for (; step_ < end; ++step_) {
-      wait_copies<T::kStagesInFlight - 2>();
+      wait_copies<T::kStagesInFlight - 1>();
       if constexpr (T::kByWarpgroup) fence_async_proxy();
-      // All threads see the step's weights and the next step's codes, and none reads the step before.
+      // All threads see the step, and none reads that of the stage that is free.
       __syncthreads();
-      const int32_t next = stage_ + 1 < T::kStageCount ? stage_ + 1 : 0;
-      const std::byte* const panels = buffer(step_);
-      const std::byte* const tokens = stage(stage_);
-      load_step(step_ + T::kStagesInFlight, stage_ > 0 ? stage_ - 1 : T::kStageCount - 1);
-      if constexpr (T::kByWarpgroup) {
-        begin_step<T>(panels, tokens, sums);
-        if (step_ + 1 < last_) dequantize<false>(step_ + 1, next);
-        wgmma_wait<0>();
-      } else {
-        if (step_ + 1 < last_) dequantize<false>(step_ + 1, next);
-        multiply_step<T>(panels, tokens, sums);
-      }
-      stage_ = next;
+      load_next();
+      const std::byte* const now = shared_memory() + now_at_;
+      with_known_format(p_.format, format_, [&](const auto& known) {
+        if constexpr (T::kByWarpgroup) {
+          multiply_by_warpgroup(known, now, sums);
+        } else {
+          multiply_by_warps(known, now, sums);
+        }
+      });
+      now_at_ = after(now_at_);
     }
   }
 
  private:
-  __device__ std::byte* buffer(int32_t step) const { return shared_memory() + (step & 1) * T::kWeightBytes; }
-  __device__ std::byte* stage(int32_t index) const { return shared_memory() + T::kStagesAt + index * T::kStageBytes; }
-  __device__ void load_step(int32_t step, int32_t index) const {
-    if (step < last_) {
-      tokens_.load_step(step, stage(index));
-      codes_.load_step(step, stage(index) + T::kTokenBytes);
+  /// The second half is dequantized while the first is multiplied.
+  template <class Known>
+  __device__ __forceinline__ void multiply_by_warpgroup(const Known& known, const std::byte* stage,
+                                                        Accumulators<T>& sums) {
+    const uint64_t rows = swizzled_operand(shared_address(stage));
+    HalfOperands halves[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      dequantize(known, stage, 0, half, halves[half]);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Addresses of operands count 16 bytes: those of 16 inputs are two.
+        wgmma_registers<T::kTokenCount>(sums[0], halves[half].operand(i), rows + half * 4 + i * 2);
+      }
+      wgmma_commit();
+    }
+    wgmma_wait<0>();
+  }
+  template <class Known>
+  __device__ __forceinline__ void multiply_by_warps(const Known& known, const std::byte* stage, Accumulators<T>& sums) {
+    const int warp_n = threadIdx.x / kLanes % T::kWarpsAlongTokens;
+    const int lane = threadIdx.x % kLanes;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t b[T::kColumnTiles][4];
+#pragma unroll
+      for (int n = 0; n < T::kColumnTiles; ++n) {
+        const int token = (warp_n * T::kColumnTiles + n) * 8 + lane % 8;
+        load_matrix(b[n], stage + chunk_offset(token, half * 4 + lane / 8));
+      }
+#pragma unroll
+      for (int m = 0; m < T::kRowTiles; ++m) {
+        HalfOperands weights;
+        dequantize(known, stage, m, half, weights);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+          for (int n = 0; n < T::kColumnTiles; ++n) {
+            const uint32_t pair[2] = {b[n][i * 2], b[n][i * 2 + 1]};
+            mma(sums[m][n], weights.operand(i), pair);
+          }
+        }
+      }
+    }
+  }
+  /// Dequantizes the half of a stage's step of this warp's m-th 16 rows.
+  template <class Known>
+  __device__ __forceinline__ void dequantize(const Known& known, const std::byte* stage, int m, int half,
+                                             HalfOperands& to) const {
+    const int row = row_ + m * 16;
+    const std::byte* const codes = stage + T::kTokenBytes + row / kPanelRows * kMaxCodedStepBytes;
+    to.dequantize(known, codes, row % kPanelRows, quad_, half);
+  }
+  __device__ static int32_t after(int32_t stage_at) {
+    return stage_at + T::kStageBytes < T::kUsedBytes ? stage_at + T::kStageBytes : 0;
+  }
+  __device__ void load_next() {
+    if (to_load_ < last_) {
+      std::byte* const stage = shared_memory() + load_at_;
+      tokens_.load_next(stage);
+      codes_.load_next(stage + T::kTokenBytes);
     }
     commit_copies();
-  }
-  template <bool kFirst>
-  __device__ void dequantize(int32_t step, int32_t index) const {
-    CodeLoader<T>::template dequantize<kFirst>(p_, stage(index) + T::kTokenBytes, buffer(step));
+    ++to_load_;
+    load_at_ = after(load_at_);
   }
 
   const GemmParams& p_;
-  const TokenLoader<T, Rows> tokens_;
-  const CodeLoader<T> codes_;
+  TokenWalk<T, Rows> tokens_;
+  CodeLoader<T> codes_;
+  const int format_;
   const int32_t last_;
   int32_t step_;
-  int32_t stage_ = 0;  // of step_
+  int32_t to_load_;
+  int32_t now_at_ = 0;   // the offset of step_'s stage
+  int32_t load_at_ = 0;  // the offset of to_load_'s
+  int row_;              // this lane's first
+  int quad_;
 };
 
 /// Computes a GEMM with a weight in bf16; with one that has shards.

@@ -122,6 +122,21 @@ void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
 template <class T>
 using Accumulators = float[T::kRowTiles][T::kColumnTiles][4];
 
+/// Which 16-byte chunks of a tile's tokens a thread copies in every step: one of each of some tokens.
+template <class T>
+struct TokenChunks {
+  static constexpr int kOfToken = kStepRowBytes / 16;
+  static constexpr int kInputs = kStepInputs / kOfToken;  ///< of a chunk
+  static constexpr int kLoads = ceil_div(T::kTokenCount * kOfToken, T::kThreads);
+  static_assert(T::kThreads % kOfToken == 0);
+
+  __device__ static int chunk(int thread) { return thread % kOfToken; }
+  __device__ static int token(int thread, int i) { return (thread + i * T::kThreads) / kOfToken; }
+  __device__ static bool has_token(int thread, int i) {
+    return T::kTokenCount * kOfToken % T::kThreads == 0 || token(thread, i) < T::kTokenCount;
+  }
+};
+
 /// Starts the copies of steps of a tile's tokens. Each thread copies the same chunks in every step. Inputs and tokens
 /// outside the operand become zeros.
 template <class T, class Rows>
@@ -149,17 +164,14 @@ class TokenLoader {
   }
 
  private:
-  static constexpr int kChunks = kStepRowBytes / 16;  // of a token
-  static constexpr int kChunkInputs = kStepInputs / kChunks;
-  static constexpr int kTokenLoads = ceil_div(T::kTokenCount * kChunks, T::kThreads);
-  static_assert(T::kThreads % kChunks == 0);
+  using Chunks = TokenChunks<T>;
+  static constexpr int kChunkInputs = Chunks::kInputs;
+  static constexpr int kTokenLoads = Chunks::kLoads;
 
-  __device__ int chunk() const { return thread_ % kChunks; }
+  __device__ int chunk() const { return Chunks::chunk(thread_); }
   __device__ int32_t first_input() const { return chunk() * kChunkInputs; }
-  __device__ int token(int i) const { return (thread_ + i * T::kThreads) / kChunks; }
-  __device__ bool has_token(int i) const {
-    return T::kTokenCount * kChunks % T::kThreads == 0 || token(i) < T::kTokenCount;
-  }
+  __device__ int token(int i) const { return Chunks::token(thread_, i); }
+  __device__ bool has_token(int i) const { return Chunks::has_token(thread_, i); }
   /// Copies rows that are not aligned to 16 bytes.
   __device__ void copy_tokens(int32_t input, std::byte* to) const {
     for (int i = 0; i < kTokenLoads; ++i) {
@@ -430,23 +442,23 @@ __device__ void run_epilogue(const GemmParams& p, const Rows& rows, int32_t firs
 
 /// Stores a tile's sums to shared memory: those of one split or, when `alone`, the sum over all splits in order.
 template <class T, class Rows>
-__device__ void compute_tile(const GemmParams& p, const Rows& rows, int32_t first_panel, int32_t split, bool alone,
-                             float* tile) {
+__device__ __forceinline__ void compute_tile(const GemmParams& p, const Rows& rows, int32_t first_panel, int32_t split,
+                                             bool alone, float* tile) {
   const int32_t steps = ceil_div(p.inputs, kStepInputs);
   const int32_t last_split = alone ? p.splits : split + 1;
   const auto begin = [&](int32_t of) { return split_begin(of, p.splits, steps); };
   GemmMainloop<T, Rows> walk(p, rows, first_panel, begin(split), begin(last_split));
   Accumulators<T> sums = {};
-  walk.run_until(begin(split + 1), sums);
-  while (++split < last_split) {
+#pragma unroll 1
+  for (int32_t of = split; of < last_split; ++of) {
     Accumulators<T> next = {};
-    walk.run_until(begin(split + 1), next);
+    walk.run_until(begin(of + 1), next);
 #pragma unroll
     for (int m = 0; m < T::kRowTiles; ++m) {
 #pragma unroll
       for (int n = 0; n < T::kColumnTiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[m][n][i] += next[m][n][i];
+        for (int i = 0; i < 4; ++i) sums[m][n][i] = of == split ? next[m][n][i] : sums[m][n][i] + next[m][n][i];
       }
     }
   }

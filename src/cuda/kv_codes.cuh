@@ -107,14 +107,6 @@ __device__ inline void store_codes(const DeviceKvCache& cache, const CodedToken&
   }
 }
 
-/// Returns bytes 0 and 2 of a word, integers from -128 to 127, as bf16.
-__device__ inline uint32_t int8_pair_to_bf16(uint32_t word) {
-  constexpr uint32_t kOnes = 0x3F803F80u;
-  const uint32_t low_bits = masked_or(word, 0x007F007Fu, 0x43004300u);  // 128 + the low seven bits
-  const uint32_t offset = masked_or(word, 0x00800080u, 0xC300C300u);    // -128, or -256 with the sign
-  return fma_bf16x2(low_bits, kOnes, offset);
-}
-
 /// Codes as pairs in bf16, of bytes 0 and 2 of a word and of bytes 1 and 3.
 struct CodePairs {
   uint32_t even = 0;

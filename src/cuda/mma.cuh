@@ -37,8 +37,11 @@ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   const auto high = [](uint32_t pair) { return bf16_to_float(static_cast<uint16_t>(pair >> 16)); };
   return pack_bf16(std::fma(low(a), low(b), low(c)), std::fma(high(a), high(b), high(c)));
 }
-inline uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
-  return (a & mask) | bits;
+inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
+  return (word & mask) | bits;
+}
+inline int32_t kept(int32_t value) {
+  return value;
 }
 inline float exp2_fast(float x) {
   return std::exp2(x);
@@ -89,11 +92,17 @@ __device__ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   return sums;
 }
 
-/// Computes (a & mask) | bits by one instruction. Of two constants the compiler makes two.
-__device__ inline uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
+/// Returns (word & mask) | bits by one instruction. Of two constants the compiler makes two.
+__device__ inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
   uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(a), "r"(mask), "r"(bits));
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
   return result;
+}
+
+/// Returns the value, which the compiler keeps in a register: it cannot compute it anew where it is used.
+__device__ inline int32_t kept(int32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 /// Computes 2^x to 2 ulp; 0 for very negative x, exactly 1 at 0.
@@ -170,6 +179,14 @@ __device__ inline uint32_t high_e4m3_to_bf16(uint32_t high) {
   const uint32_t small = (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
   return fma_bf16x2(small, kExponents, kMinusZeros);
 }
+/// Returns bytes 0 and 2 of a word, integers from -128 to 127, as bf16.
+__device__ inline uint32_t int8_pair_to_bf16(uint32_t word) {
+  constexpr uint32_t kOnes = 0x3F803F80u;
+  const uint32_t low_bits = masked_or(word, 0x007F007Fu, 0x43004300u);  // 128 + the low seven bits
+  const uint32_t offset = masked_or(word, 0x00800080u, 0xC300C300u);    // -128, or -256 with the sign
+  return fma_bf16x2(low_bits, kOnes, offset);
+}
+
 /// Returns bytes 2·i and 2·i + 1 of a word, E4M3, as high_e4m3_to_bf16 does.
 __device__ inline uint32_t e4m3_pair_to_bf16(uint32_t word, uint32_t i) {
   return high_e4m3_to_bf16(__byte_perm(word, 0, i == 0 ? 0x1404u : 0x3424u));

@@ -33,8 +33,8 @@ __device__ void copy_accumulators(const Accumulators<T>& from, Accumulators<T>& 
 /// Stores to shared memory a tile's sums over the shards [first, last), which are a subtree. Sums that wait are in
 /// local memory, since registers have no room for them.
 template <class T, class Rows>
-__device__ void compute_shards(const GemmParams& p, const Rows& rows, int32_t first_panel, int32_t first, int32_t last,
-                               float* tile) {
+__device__ __forceinline__ void compute_shards(const GemmParams& p, const Rows& rows, int32_t first_panel,
+                                               int32_t first, int32_t last, float* tile) {
   GemmMainloop<T, Rows> walk(p, rows, first_panel, p.shards.begin[first], p.shards.begin[last]);
   Accumulators<T> waiting[kWaitingSums];
   Accumulators<T> sums;

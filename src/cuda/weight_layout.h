@@ -44,7 +44,8 @@ constexpr int32_t kFp8StepBytes = kPanelStepBytes + kPanelRows * 4;
 constexpr int32_t kUnitInputs = 32;
 constexpr int32_t kUnitsPerStep = kStepInputs / kUnitInputs;  ///< of a row
 constexpr int32_t kPartBytes = 16;
-/// The maximum of step_bytes() for codes.
+/// The minimum and the maximum of step_bytes() for codes.
+constexpr int32_t kMinCodedStepBytes = kPanelRows * kStepInputs / 2;
 constexpr int32_t kMaxCodedStepBytes = 5 << 10;
 
 /// Returns the 16-byte parts of a unit's codes.

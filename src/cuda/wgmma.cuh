@@ -128,18 +128,20 @@ MILLRACE_DEFINE_WGMMA(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65")
 MILLRACE_DEFINE_WGMMA(192, MILLRACE_NAMES_96, MILLRACE_SUMS_24(0), "%96", "%97")
 MILLRACE_DEFINE_WGMMA(256, MILLRACE_NAMES_128, MILLRACE_SUMS_32(0), "%128", "%129")
 // An operand in registers has no order.
-#define MILLRACE_DEFINE_WGMMA_REGISTERS(columns, names, sums, a_names, b_name)                               \
-  template <>                                                                                                \
-  __device__ inline void wgmma_registers<columns>(float(*d)[4], const uint32_t(&a)[4], uint64_t b) {         \
-    MILLRACE_ON_SM_90A(                                                                                      \
-        asm volatile("{.reg .pred adds; setp.eq.u32 adds, 0, 0;"                                             \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, {" a_names \
-                     "}, " b_name ", adds, 1, 1, 0;}" : sums : "r"(a[0]),                                    \
-                     "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)));                                              \
+#define MILLRACE_DEFINE_WGMMA_REGISTERS(columns, names, sums, a_names, b_name)                                \
+  template <>                                                                                                 \
+  __device__ __forceinline__ void wgmma_registers<columns>(float(*d)[4], const uint32_t(&a)[4], uint64_t b) { \
+    MILLRACE_ON_SM_90A(                                                                                       \
+        asm volatile("{.reg .pred adds; setp.eq.u32 adds, 0, 0;"                                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, {" a_names  \
+                     "}, " b_name ", adds, 1, 1, 0;}" : sums : "r"(a[0]),                                     \
+                     "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)));                                               \
   }
+MILLRACE_DEFINE_WGMMA_REGISTERS(8, MILLRACE_NAMES_4, MILLRACE_SUM(0), "%4,%5,%6,%7", "%8")
 MILLRACE_DEFINE_WGMMA_REGISTERS(16, MILLRACE_NAMES_8, MILLRACE_SUMS_2(0), "%8,%9,%10,%11", "%12")
 MILLRACE_DEFINE_WGMMA_REGISTERS(32, MILLRACE_NAMES_16, MILLRACE_SUMS_4(0), "%16,%17,%18,%19", "%20")
 MILLRACE_DEFINE_WGMMA_REGISTERS(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32,%33,%34,%35", "%36")
+MILLRACE_DEFINE_WGMMA_REGISTERS(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64,%65,%66,%67", "%68")
 // Operands of E4M3 have no other order than rows of inputs.
 #define MILLRACE_DEFINE_WGMMA_E4M3(columns, names, sums, a_name, b_name, adds_name)                          \
   template <>                                                                                                \

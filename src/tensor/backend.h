@@ -190,7 +190,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 12;
+inline constexpr int kArithmeticRevision = 13;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.

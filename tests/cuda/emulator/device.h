@@ -19,6 +19,8 @@
 #define __launch_bounds__(...)
 #undef __noinline__
 #define __noinline__
+#undef __forceinline__
+#define __forceinline__ inline
 #define threadIdx (::millrace::emulator::current_thread().index)
 #define blockIdx (::millrace::emulator::current_block().index)
 #define blockDim (::millrace::emulator::current_block().shape)
