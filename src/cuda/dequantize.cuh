@@ -177,8 +177,10 @@ __device__ inline void dequantize_e4m3(const uint32_t (&codes)[4], std::byte* ti
   }
 }
 
-/// Replaces the weights of the part whose codes are NaNs, which checkpoints hardly ever have.
-__device__ __noinline__ inline void store_e4m3_nans(const uint32_t* codes, std::byte* tile, int row, int first_chunk) {
+/// Replaces the weights of the part whose codes are NaNs, which checkpoints hardly ever have. The codes come by value,
+/// since their address would keep those of all formats in local memory.
+__device__ __noinline__ inline void store_e4m3_nans(uint4 part, std::byte* tile, int row, int first_chunk) {
+  const uint32_t codes[4] = {part.x, part.y, part.z, part.w};
   for (int i = 0; i < kPartBytes; ++i) {
     if ((codes[i / 4] >> i % 4 * 8 & 0x7Fu) != 0x7Fu) continue;
     *reinterpret_cast<uint16_t*>(tile + chunk_offset(row, first_chunk + i / 8) + i % 8 * 2) = 0x7FFFu;
@@ -212,7 +214,7 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
       const int chunk = half * 4 + part * 2;
       dequantize_e4m3(codes, tile, row, chunk, factor);
       if (has_e4m3_nan(codes[0]) || has_e4m3_nan(codes[1]) || has_e4m3_nan(codes[2]) || has_e4m3_nan(codes[3])) {
-        store_e4m3_nans(codes, tile, row, chunk);
+        store_e4m3_nans(uint4{codes[0], codes[1], codes[2], codes[3]}, tile, row, chunk);
       }
     }
     return;

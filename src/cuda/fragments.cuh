@@ -11,7 +11,7 @@ template <WeightCodes kTheCodes, CodeScales kTheScales>
 struct KnownFormat {
   static constexpr WeightCodes kCodes = kTheCodes;
   static constexpr CodeScales kScales = kTheScales;
-  /// Whether (n - z) · s is one fused operation: (128 + z) · s has at most 20 bits.
+  /// Set where (n - z) · s is one fused operation: (128 + z) · s has at most 20 bits.
   static constexpr bool kFuses =
       kCodes == WeightCodes::kInt4 && (kScales == CodeScales::kF16Zero || kScales == CodeScales::kF16);
   static constexpr bool kHasMinimums = kScales == CodeScales::kF32Minimum || kScales == CodeScales::kF16Factors;
@@ -53,14 +53,13 @@ __device__ __forceinline__ void with_known_format(const WeightFormat& format, in
   MILLRACE_FORMAT(codes, kF32)        \
   MILLRACE_FORMAT(codes, kF32Zero)    \
   MILLRACE_FORMAT(codes, kF32Minimum) \
+  MILLRACE_FORMAT(codes, kE4M3Halves) \
   MILLRACE_FORMAT(codes, kInt8Halves) \
   MILLRACE_FORMAT(codes, kF16Factors)
   switch (number) {
     MILLRACE_FORMATS(kInt4)
     MILLRACE_FORMATS(kTable4)
     MILLRACE_FORMATS(kInt8)
-    MILLRACE_FORMAT(kTable4, kE4M3Halves)
-    MILLRACE_FORMAT(kInt8, kE4M3Halves)
     MILLRACE_FORMAT(kE4M3, kF32)
   }
 #undef MILLRACE_FORMATS
