@@ -184,16 +184,10 @@ class GemmMainloop<T, Rows, true> {
   }
   template <class Known>
   __device__ __forceinline__ void multiply_by_warps(const Known& known, const std::byte* stage, Accumulators<T>& sums) {
-    const int warp_n = threadIdx.x / kLanes % T::kWarpsAlongTokens;
-    const int lane = threadIdx.x % kLanes;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t b[T::kColumnTiles][4];
-#pragma unroll
-      for (int n = 0; n < T::kColumnTiles; ++n) {
-        const int token = (warp_n * T::kColumnTiles + n) * 8 + lane % 8;
-        load_matrix(b[n], stage + chunk_offset(token, half * 4 + lane / 8));
-      }
+      load_token_operands<T>(stage, half, b);
 #pragma unroll
       for (int m = 0; m < T::kRowTiles; ++m) {
         HalfOperands weights;

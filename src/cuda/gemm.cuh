@@ -228,19 +228,26 @@ class TileLoader {
   int32_t panels_;            // from this tile's first panel on
 };
 
+/// Loads operand b of mma for this warp's tokens: of each eight tokens 32 inputs, those of a half of a step.
+template <class T>
+__device__ void load_token_operands(const std::byte* tokens, int half, uint32_t (&b)[T::kColumnTiles][4]) {
+  const int warp_n = threadIdx.x / kLanes % T::kWarpsAlongTokens;
+  const int lane = threadIdx.x % kLanes;
+#pragma unroll
+  for (int n = 0; n < T::kColumnTiles; ++n) {
+    const int token = (warp_n * T::kColumnTiles + n) * 8 + lane % 8;
+    load_matrix(b[n], tokens + chunk_offset(token, half * 4 + lane / 8));
+  }
+}
+
 template <class T>
 __device__ void multiply_step(const std::byte* features, const std::byte* tokens, Accumulators<T>& sums) {
   const int warp_m = threadIdx.x / kLanes / T::kWarpsAlongTokens;
-  const int warp_n = threadIdx.x / kLanes % T::kWarpsAlongTokens;
   const int lane = threadIdx.x % kLanes;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t b[T::kColumnTiles][4];
-#pragma unroll
-    for (int n = 0; n < T::kColumnTiles; ++n) {
-      const int token = (warp_n * T::kColumnTiles + n) * 8 + lane % 8;
-      load_matrix(b[n], tokens + chunk_offset(token, half * 4 + lane / 8));
-    }
+    load_token_operands<T>(tokens, half, b);
 #pragma unroll
     for (int quarter = 0; quarter < 2; ++quarter) {
 #pragma unroll

@@ -183,10 +183,8 @@ __device__ void add_latents(const float (&p)[4][4], const std::byte* stage, int 
       stage + (lane % 16) * Tile::kRowBytes + quarter * Tile::kWarpChannels * 2 + lane / 16 * 16;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float(&low)[4] = p[half * 2];
-    const float(&high)[4] = p[half * 2 + 1];
-    const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
-                           pack_bf16(high[2], high[3])};
+    uint32_t a[4];
+    pack_probabilities(p, half, a);
 #pragma unroll
     for (int pair = 0; pair < Tile::kWarpChannels / 16; ++pair) {
       uint32_t b[4];
