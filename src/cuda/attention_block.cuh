@@ -129,6 +129,21 @@ __device__ inline void pack_probabilities(const float (&p)[4][4], int half, uint
   a[3] = pack_bf16(high[2], high[3]);
 }
 
+/// acc += probabilities · values of 16 keys, in bf16, of kPairs · 16 channels. `values` is where this lane's row of
+/// load_matrix_transposed() begins.
+template <int kPairs>
+__device__ void add_value_pairs(const uint32_t (&a)[4], const std::byte* values, float (*acc)[4]) {
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    uint32_t b[4];
+    load_matrix_transposed(b, values + pair * 32);
+    const uint32_t first[2] = {b[0], b[1]};
+    const uint32_t second[2] = {b[2], b[3]};
+    mma(acc[pair * 2], a, first);
+    mma(acc[pair * 2 + 1], a, second);
+  }
+}
+
 /// A block of 32 keys and values in bf16: [K|V][32 keys][kDim] in padded rows.
 template <int kDim>
 struct PlainBlock {
@@ -166,15 +181,7 @@ struct PlainBlock {
     for (int half = 0; half < 2; ++half) {
       uint32_t a[4];
       pack_probabilities(p, half, a);
-#pragma unroll
-      for (int pair = 0; pair < kPartChannels<kDim> / 16; ++pair) {
-        uint32_t b[4];
-        load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
-        const uint32_t first[2] = {b[0], b[1]};
-        const uint32_t second[2] = {b[2], b[3]};
-        mma(state.acc[pair * 2], a, first);
-        mma(state.acc[pair * 2 + 1], a, second);
-      }
+      add_value_pairs<kPartChannels<kDim> / 16>(a, value + half * 16 * Tile::kRowBytes, state.acc);
     }
   }
 };

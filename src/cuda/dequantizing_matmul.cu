@@ -9,26 +9,42 @@ namespace {
 constexpr int32_t kMaxTileRows = 256;
 /// The maximum scratch of dequantized panels, unless those of one cluster take more.
 constexpr size_t kMaxDequantizedBytes = size_t{128} << 20;
-constexpr int kThreads = kPanelRows * kUnitsPerStep;
+constexpr int kThreads = kPanelRows / 16 * kLanes;
 /// Steps that a block dequantizes.
 constexpr int32_t kBlockSteps = 4;
 
-/// Grid: [blocks of steps, panels]. Each thread dequantizes a unit per step. The step passes through shared memory, so
-/// that a warp writes whole lines.
+/// Shared memory of dequantize_kernel: a step in bf16, then its codes and scales.
+constexpr int kDequantizeBytes = kPanelStepBytes + kMaxCodedStepBytes;
+
+/// Grid: [blocks of steps, panels]. A warp dequantizes 16 rows of each step. Steps pass through shared memory, so that
+/// a warp reads and writes whole lines.
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(const std::byte* weight, WeightFormat format, int32_t steps, std::byte* bf16) {
   const int32_t first = static_cast<int32_t>(blockIdx.x) * kBlockSteps;
   const int32_t last = min(first + kBlockSteps, steps);
   const auto thread = static_cast<int>(threadIdx.x);
+  const int row = thread / kLanes * 16 + thread % kLanes / 4;
+  const int quad = thread % 4;
+  std::byte* const panel = shared_memory();
+  std::byte* const codes = panel + kPanelStepBytes;
+  const auto copy = [thread](std::byte* to, const std::byte* from, int bytes) {
+    for (int i = thread; i < bytes / 16; i += kThreads) {
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+  };
   for (int32_t step = first; step < last; ++step) {
     const size_t at = static_cast<size_t>(blockIdx.y) * steps + step;
-    dequantize_unit(format, weight + at * step_bytes(format), thread % kPanelRows, thread / kPanelRows,
-                    shared_memory());
+    copy(codes, weight + at * step_bytes(format), step_bytes(format));
     __syncthreads();
-    const auto* const from = reinterpret_cast<const uint4*>(shared_memory());
-    auto* const to = reinterpret_cast<uint4*>(bf16 + at * kPanelStepBytes);
-    for (int i = thread; i < kPanelStepBytes / 16; i += kThreads) to[i] = from[i];
+    with_known_format(format, format_number(format.codes, format.scales), [&](const auto& known) {
+      for (int half = 0; half < kUnitsPerStep; ++half) {
+        HalfOperands weights;
+        weights.dequantize(known, codes, row, quad, half);
+        weights.store(panel, row, quad, half);
+      }
+    });
     __syncthreads();
+    copy(bf16 + at * kPanelStepBytes, panel, kPanelStepBytes);
   }
 }
 
@@ -80,7 +96,7 @@ void run_dequantizing(cudaStream_t stream, const GemmParams& product, MatrixInst
     part.weight = bf16;
     part.format = {};
     launch<dequantize_kernel>(
-        {"dequantize", dim3(ceil_div(steps, kBlockSteps), part.panels), dim3(kThreads), kPanelStepBytes}, stream,
+        {"dequantize", dim3(ceil_div(steps, kBlockSteps), part.panels), dim3(kThreads), kDequantizeBytes}, stream,
         product.weight + static_cast<size_t>(first) * steps * step_bytes(product.format), product.format, steps, bf16);
     (product.shards.count > 0 ? run_bf16_shards : run_bf16)(stream, part, by);
   }

@@ -17,11 +17,10 @@ struct KnownFormat {
   static constexpr bool kHasMinimums = kScales == CodeScales::kF32Minimum || kScales == CodeScales::kF16Factors;
   const WeightFormat& format;
 
-  /// Returns the weight of a code n for `difference` = n - zero. dequantize_unit() adds a minimum of 0 where there is
-  /// none, which makes +0 of -0. No sum differs by that, since it begins at +0.
+  /// Returns the weight of a code n of one of the halves of a unit, for `difference` = n - zero.
   [[nodiscard]] __device__ static float weight(const UnitScale& scale, int half_of_unit, float difference) {
-    if constexpr (kHasMinimums) return scale.weight(half_of_unit, difference);
-    return difference * (half_of_unit != 0 ? scale.second : scale.factor);
+    const float product = difference * (half_of_unit != 0 ? scale.second : scale.factor);
+    return kHasMinimums ? product + scale.minimum : product;
   }
   [[nodiscard]] __device__ const std::byte* scale_at(const std::byte* step, int row, int half) const {
     const int which = format.scales_per_step > 1 ? half : 0;
@@ -81,7 +80,7 @@ __device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
 /// two rows, `row` and row + 8 of the panel. Of 8 · i + 0…7 inputs it has 2 · quad and 2 · quad + 1.
 class HalfOperands {
  public:
-  /// Dequantizes the half of a step in shared memory. Each weight is that of dequantize_unit().
+  /// Dequantizes the half of a step in shared memory.
   template <class Known>
   __device__ void dequantize(const Known& known, const std::byte* step, int row, int quad, int half) {
 #pragma unroll
@@ -104,6 +103,15 @@ class HalfOperands {
   }
   /// Returns the operand of inputs 16 · i…16 · i + 15 of the half.
   [[nodiscard]] __device__ const uint32_t (&operand(int i) const)[4] { return words_[i]; }
+  /// Stores the weights of a half, with the same row and quad, to a step of a panel in bf16.
+  __device__ void store(std::byte* panel, int row, int quad, int half) const {
+#pragma unroll
+    for (int word = 0; word < 8; ++word) {  // of each eight inputs, the two rows
+      const int of_half = word / 2;
+      std::byte* const chunk = panel + chunk_offset(row + word % 2 * 8, half * 4 + of_half);
+      *reinterpret_cast<uint32_t*>(chunk + quad * 4) = words_[of_half / 2][of_half % 2 * 2 + word % 2];
+    }
+  }
 
  private:
   /// One of the two rows of a lane, with the lane's inputs.

@@ -185,15 +185,7 @@ __device__ void add_latents(const float (&p)[4][4], const std::byte* stage, int 
   for (int half = 0; half < 2; ++half) {
     uint32_t a[4];
     pack_probabilities(p, half, a);
-#pragma unroll
-    for (int pair = 0; pair < Tile::kWarpChannels / 16; ++pair) {
-      uint32_t b[4];
-      load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
-      const uint32_t first[2] = {b[0], b[1]};
-      const uint32_t second[2] = {b[2], b[3]};
-      mma(state.acc[pair * 2], a, first);
-      mma(state.acc[pair * 2 + 1], a, second);
-    }
+    add_value_pairs<Tile::kWarpChannels / 16>(a, value + half * 16 * Tile::kRowBytes, state.acc);
   }
 }
 
