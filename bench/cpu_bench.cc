@@ -138,9 +138,8 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
         "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits, "
         "w8a8_int8:\n"
         "                        with a scale per channel and per input row, fp8: E4M3 in blocks, w4; of GGUF:\n"
-        "                        q4_k, q5_k, q6_k, q8_0, and q5_k_bytes, q6_k_bytes in 8 bits; several take turns, "
-        "and\n"
-        "                        the ratio of their times is printed\n"
+        "                        q2_k, q3_k, q4_k, q5_k, q6_k, q8_0, and q5_k_bytes, q6_k_bytes in 8 bits; several\n"
+        "                        take turns, and the ratio of their times is printed\n"
         "  --seed N              of whose turn it is (default: drawn, and printed)\n");
   }
   if (accepted.rows) fmt::print("  --rows 1,8            rows of the products\n");
@@ -186,10 +185,10 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
   return isas;
 }
 
-constexpr WeightFormat kQuantized[] = {WeightFormat::kW8,       WeightFormat::kW8A8,    WeightFormat::kW8A8Int8,
-                                       WeightFormat::kFp8,      WeightFormat::kW4,      WeightFormat::kQ4K,
-                                       WeightFormat::kQ5K,      WeightFormat::kQ6K,     WeightFormat::kQ8_0,
-                                       WeightFormat::kQ5KBytes, WeightFormat::kQ6KBytes};
+constexpr WeightFormat kQuantized[] = {
+    WeightFormat::kW8,   WeightFormat::kW8A8,     WeightFormat::kW8A8Int8, WeightFormat::kFp8, WeightFormat::kW4,
+    WeightFormat::kQ2K,  WeightFormat::kQ3K,      WeightFormat::kQ4K,      WeightFormat::kQ5K, WeightFormat::kQ6K,
+    WeightFormat::kQ8_0, WeightFormat::kQ5KBytes, WeightFormat::kQ6KBytes};
 
 std::vector<WeightFormat> parse_weights(std::string_view list) {
   std::vector<WeightFormat> formats;
@@ -198,11 +197,31 @@ std::vector<WeightFormat> parse_weights(std::string_view list) {
     const auto* const found = std::ranges::find_if(kQuantized, named);
     if (found == std::end(kQuantized) && part != "compute") {
       refuse("--weights", part,
-             "compute, w8, w8a8, w8a8_int8, fp8, w4, q4_k, q5_k, q6_k, q8_0, q5_k_bytes or q6_k_bytes");
+             "compute, w8, w8a8, w8a8_int8, fp8, w4, q2_k, q3_k, q4_k, q5_k, q6_k, q8_0, q5_k_bytes or q6_k_bytes");
     }
     formats.push_back(part == "compute" ? WeightFormat::kCompute : *found);
   }
   return formats;
+}
+
+/// A type of blocks of GGUF files.
+struct GgufKind {
+  int bits = 8;
+  bool has_minimums = false;
+  bool has_halves = false;  ///< factors of 16 inputs
+  bool in_bytes = false;    ///< codes take 8 bits
+};
+GgufKind gguf_kind(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kQ2K: return {.bits = 2, .has_minimums = true, .has_halves = true};
+    case WeightFormat::kQ3K: return {.bits = 3, .has_halves = true};
+    case WeightFormat::kQ4K: return {.bits = 4, .has_minimums = true};
+    case WeightFormat::kQ5K: return {.bits = 5, .has_minimums = true};
+    case WeightFormat::kQ5KBytes: return {.bits = 5, .has_minimums = true, .in_bytes = true};
+    case WeightFormat::kQ6K: return {.bits = 6, .has_halves = true};
+    case WeightFormat::kQ6KBytes: return {.bits = 6, .has_halves = true, .in_bytes = true};
+    default: return {};
+  }
 }
 
 }  // namespace
@@ -214,6 +233,8 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
     case WeightFormat::kW8A8Int8: return "w8a8_int8";
     case WeightFormat::kFp8: return "fp8";
     case WeightFormat::kW4: return "w4";
+    case WeightFormat::kQ2K: return "q2_k";
+    case WeightFormat::kQ3K: return "q3_k";
     case WeightFormat::kQ4K: return "q4_k";
     case WeightFormat::kQ5K: return "q5_k";
     case WeightFormat::kQ6K: return "q6_k";
@@ -228,6 +249,8 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
 bool has_codes(WeightFormat format) {
   switch (format) {
     case WeightFormat::kW4:
+    case WeightFormat::kQ2K:
+    case WeightFormat::kQ3K:
     case WeightFormat::kQ4K:
     case WeightFormat::kQ5K:
     case WeightFormat::kQ6K:
@@ -241,36 +264,37 @@ bool has_codes(WeightFormat format) {
 tensor::CodeStorage make_codes(const tensor::HostTensor& matrix, WeightFormat format) {
   if (format == WeightFormat::kW4) return tensor::quantize_w4(matrix);
   constexpr uint16_t kScale = 0x1400;  // 2^-10 as f16
-  const bool is_q5_k = format == WeightFormat::kQ5K || format == WeightFormat::kQ5KBytes;
-  const bool has_minimums = format == WeightFormat::kQ4K || is_q5_k;
-  const bool has_halves = format == WeightFormat::kQ6K || format == WeightFormat::kQ6KBytes;
-  const bool takes_bytes = format == WeightFormat::kQ5KBytes || format == WeightFormat::kQ6KBytes;
-  const int integer_bits = is_q5_k ? 5 : has_halves ? 6 : 8;
-  tensor::CodeStorage storage{.name = matrix.name,
-                              .rows = matrix.shape[0],
-                              .cols = matrix.shape[1],
-                              .bits = format == WeightFormat::kQ4K ? 4 : 8,
-                              .integer_bits = takes_bytes ? 8 : integer_bits,
-                              .offsets = has_minimums ? tensor::CodeOffsets::kMinimums : tensor::CodeOffsets::kNone,
-                              .group = format == WeightFormat::kQ8_0 ? 32 : 256,
-                              .scale_dtype = tensor::DType::kF16,
-                              .half_kind = has_halves ? tensor::CodeHalfScales::kInt8 : tensor::CodeHalfScales::kNone};
+  const GgufKind kind = gguf_kind(format);
+  tensor::CodeStorage storage{
+      .name = matrix.name,
+      .rows = matrix.shape[0],
+      .cols = matrix.shape[1],
+      .bits = kind.bits == 4 ? 4 : 8,
+      .integer_bits = kind.in_bytes ? 8 : kind.bits,
+      .offsets = kind.has_minimums ? tensor::CodeOffsets::kMinimums : tensor::CodeOffsets::kNone,
+      .group = format == WeightFormat::kQ8_0 ? 32 : 256,
+      .scale_dtype = tensor::DType::kF16,
+      .half_kind = kind.has_halves ? tensor::CodeHalfScales::kInt8 : tensor::CodeHalfScales::kNone};
   const tensor::CodeMatrix layout = storage.view();
   const auto count = [&](int64_t per_row) { return static_cast<size_t>(storage.rows * per_row); };
   std::minstd_rand engine(1);
-  const bool has_fewer = integer_bits < 8;
-  const unsigned mask = has_fewer ? (1u << integer_bits) - 1 : 255u;
-  const unsigned least = !has_fewer ? 0 : has_minimums ? 128u : 128u - (1u << (integer_bits - 1));
+  const bool has_fewer = storage.bits == 8 && kind.bits < 8;
+  const unsigned mask = has_fewer ? (1u << kind.bits) - 1 : 255u;
+  const unsigned least = !has_fewer ? 0 : kind.has_minimums ? 128u : 128u - (1u << (kind.bits - 1));
   storage.codes.resize(count(layout.row_bytes()));
   for (uint8_t& code : storage.codes) code = static_cast<uint8_t>((engine() >> 8 & mask) + least);
   storage.scales.resize(count(layout.groups()) * sizeof(kScale));
   for (size_t i = 0; i < storage.scales.size(); i += sizeof(kScale))
     std::memcpy(storage.scales.data() + i, &kScale, sizeof(kScale));
-  if (has_halves) storage.half_scales.assign(count(layout.halves()), 3);
-  if (!has_minimums) return storage;
+  if (kind.has_halves) storage.half_scales.assign(count(layout.halves()), 3);
+  if (!kind.has_minimums) return storage;
   storage.minimums = storage.scales;
-  storage.unit_scales.assign(count(layout.units()), 3);
-  storage.unit_minimums.assign(count(layout.units()), 5);
+  if (kind.has_halves) {
+    storage.half_minimums.assign(count(layout.halves()), 5);
+  } else {
+    storage.unit_scales.assign(count(layout.units()), 3);
+    storage.unit_minimums.assign(count(layout.units()), 5);
+  }
   return storage;
 }
 

@@ -43,6 +43,8 @@ enum class WeightFormat : uint8_t {
   kW8A8Int8,
   kFp8,
   kW4,
+  kQ2K,
+  kQ3K,
   kQ4K,
   kQ5K,
   kQ6K,

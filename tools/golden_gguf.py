@@ -95,7 +95,10 @@ K_FAMILY = Family(
     eos=2,
     dtype="float32",
 )
-K_TYPES = (Type.Q6_K, Type.Q4_K, Type.Q5_K, Type.IQ4_XS, Type.IQ4_NL, Type.MXFP4)
+K_MODELS = [
+    Model("gguf-k", "", "llama", (Type.Q6_K, Type.Q4_K, Type.Q5_K, Type.IQ4_XS, Type.IQ4_NL, Type.MXFP4)),
+    Model("gguf-k-low", "", "llama", (Type.Q6_K, Type.Q2_K, Type.Q3_K)),
+]
 
 
 def paired(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -117,6 +120,10 @@ def random_blocks(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) 
 
     if kind in (Type.Q4_K, Type.Q5_K):
         blocks[..., :2], blocks[..., 2:4] = half(6e-4 if kind == Type.Q4_K else 3e-4), half(4.5e-3)
+    elif kind == Type.Q2_K:
+        blocks[..., 80:82], blocks[..., 82:] = half(6e-3), half(9e-3)
+    elif kind == Type.Q3_K:
+        blocks[..., 108:] = half(1.5e-3)
     elif kind == Type.Q6_K:
         blocks[..., 192:208] = rng.integers(20, 40, blocks[..., 192:208].shape)
         blocks[..., 208:] = half(2.5e-4)
@@ -144,7 +151,7 @@ class Writer:
 
     def stored(self, values: np.ndarray, kind: Type) -> tuple[np.ndarray, np.ndarray]:
         """The bytes of a matrix, and its values as they decode."""
-        if kind in K_TYPES and self.model.name == K_FAMILY.name:
+        if self.model in K_MODELS:
             data = random_blocks(kind, values.shape, self.rng)
         else:
             data = gguf.quantize(values, kind)
@@ -267,11 +274,11 @@ def make_model(out: Path, model: Model, config: dict, weights: dict[str, Tensor]
 
 
 def make_gguf(out: Path, work: Path) -> None:
-    """Writes all models of MODELS and the one of K_FAMILY. The golden families must exist in `out`."""
+    """Writes all models of MODELS and K_MODELS. The golden families must exist in `out`."""
     for model in MODELS:
         source = out / model.source
         make_model(out, model, json.loads((source / "config.json").read_text()),
                    load_file(source / "model.safetensors"), work / model.name)
-    model = Model(K_FAMILY.name, "", "llama", K_TYPES)
-    make_model(out, model, {**K_FAMILY.config, "eos_token_id": K_FAMILY.eos}, random_weights(K_FAMILY),
-               work / model.name)
+    for model in K_MODELS:
+        make_model(out, model, {**K_FAMILY.config, "eos_token_id": K_FAMILY.eos}, random_weights(K_FAMILY),
+                   work / model.name)

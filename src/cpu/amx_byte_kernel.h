@@ -1,6 +1,6 @@
 #pragma once
 
-// GEMM of panels of codes of 5, 6 or 8 bits with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
+// GEMM of panels of codes of 2, 3, 5, 6 or 8 bits with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
 
 #include "cpu/amx_nibble_kernel.h"
 #include "cpu/byte_kernel.h"
@@ -11,7 +11,10 @@ namespace {
 template <bool kHalves>
 void tiled_bytes(const GemmTask& task) {
   if (task.codes->bits == 6) return tiled_codes<kHalves>(task, unpack_runs<6>);
-  if constexpr (!kHalves) {  // no format of 5 bits has factors of halves
+  if constexpr (kHalves) {
+    if (task.codes->bits == 2) return tiled_codes<true>(task, unpack_runs<2>);
+    if (task.codes->bits == 3) return tiled_codes<true>(task, unpack_runs<3>);
+  } else {
     if (task.codes->bits == 5) return tiled_codes<false>(task, unpack_runs<5>);
   }
   tiled_codes<kHalves>(task, [](const char* codes, char* out) { __builtin_memcpy(out, codes, kByteUnitCodeBytes); });

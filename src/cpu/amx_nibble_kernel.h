@@ -8,13 +8,16 @@
 namespace millrace::cpu {
 namespace {
 
-/// Adds the sums of `rows` rows of a tile by 32 columns of a unit, times their scales, to c.
+/// Adds the sums of `rows` rows of a tile by 32 columns of a unit, or of its half `part`, times their scales, to c.
 template <CodeOffsetType kType>
-MILLRACE_INLINE void add_code_tile(const Int8LhsTile& lhs, int rows, const CodeTerms (&terms)[2], int offset,
-                                   const int32_t (*sums)[32], float* c) {
+MILLRACE_INLINE void add_code_tile(const CodePanelFormat& format, const Int8LhsTile& lhs, int rows,
+                                   const CodeTerms (&terms)[2], int part, const int32_t (*sums)[32], float* c) {
+  const int offset = code_offset(format);
   for (int row = 0; row < rows; ++row, c += kPanelColumns) {
     const LhsQuantParams params = {.scale = lhs.scale[row], .compensation = lhs.compensation[row]};
-    const CodeLhs of_row(params);
+    CodeLhs of_row(params);
+    if (kType == CodeOffsetType::kMinimums && format.has_half_minimums)
+      of_row.input_sum = half_input_sum(reinterpret_cast<const char*>(lhs.values[row]) + part * (kW8GroupElements / 2));
     const Ints addend = code_addend<false>(params, offset, nullptr);
 #pragma clang loop unroll(full)
     for (int v = 0; v < 2; ++v) {
@@ -49,7 +52,6 @@ MILLRACE_INLINE void code_columns(const CodePanelFormat& format, const CodeBlock
                                   PanelPrefetch& ahead) {
   Int8Buffer buffer[2];
   const int upper_rows = rows < kTileHeight ? rows : kTileHeight;
-  const int offset = code_offset(format);
   const char* columns = unpacked + column * kInt8Depth;
   int8_square<kBoth>(upper, lower, columns, buffer[0].sums);
   for (int at = 0; at < block.count * kParts; ++at) {
@@ -65,9 +67,9 @@ MILLRACE_INLINE void code_columns(const CodePanelFormat& format, const CodeBlock
     const Int8Sums& sums = buffer[at % 2].sums;
     with_code_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
       constexpr CodeOffsetType kType = decltype(type)::kValue;
-      add_code_tile<kType>(upper[unit], upper_rows, terms, offset, sums, c);
+      add_code_tile<kType>(format, upper[unit], upper_rows, terms, at % kParts, sums, c);
       if constexpr (kBoth) {
-        add_code_tile<kType>(lower[unit], rows - kTileHeight, terms, offset, sums + kTileHeight,
+        add_code_tile<kType>(format, lower[unit], rows - kTileHeight, terms, at % kParts, sums + kTileHeight,
                              c + kTileHeight * kPanelColumns);
       }
     });

@@ -17,7 +17,7 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
   switch (layout.format) {
     case PanelFormat::kW8A8: return kernels.gemm_w8a8;
     case PanelFormat::kW8A8Channel: return kernels.gemm_w8a8_channel;
-    case PanelFormat::kCodes: return layout.codes.bits > 4 ? kernels.gemm_bytes : kernels.gemm_nibbles;
+    case PanelFormat::kCodes: return layout.codes.bits != 4 ? kernels.gemm_bytes : kernels.gemm_nibbles;
     case PanelFormat::kW8: return device.bf16_lhs() ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
     case PanelFormat::kFp8: return device.bf16_lhs() ? kernels.gemm_fp8_bf16 : kernels.gemm_fp8_f32;
     case PanelFormat::kF32: return kernels.gemm_f32;

@@ -1,7 +1,7 @@
 #pragma once
 
-// GEMM of panels of codes of 5, 6 or 8 bits with 8-bit rows. Within a unit of 32 summed elements, or its half where
-// halves have factors, the sums are integers, equal for every instruction set and path. Units are added in f32 in
+// GEMM of panels of codes of 2, 3, 5, 6 or 8 bits with 8-bit rows. Within a unit of 32 summed elements, or its half
+// where halves have factors, the sums are integers, equal for every instruction set and path. Units are added in f32 in
 // order. Included only by kernels.cc.
 
 #include "cpu/code_run_kernel.h"
@@ -21,14 +21,19 @@ constexpr int kRunUnroll = !kWideTiles || kBits != 8 ? 1
                            : R == 1                  ? 4
                                                      : 2;
 
+/// What has factors for each half of a unit.
+enum class CodeHalves : uint8_t { kNone, kScales, kScalesAndMinimums };
+
 /// The codes of a panel at compile time.
-template <int kCodeBits, CodeOffsetType kOffsetType, bool kHasHalves>
+template <int kCodeBits, CodeOffsetType kOffsetType, CodeHalves kFactors>
 struct ByteCodes {
   static constexpr int kBits = kCodeBits;
   static constexpr CodeOffsetType kType = kOffsetType;
-  static constexpr bool kHalves = kHasHalves;
-  static constexpr CodeColumns kColumns =
-      kCodeBits == 8 && kSignedCodeTables ? CodeColumns::kSigned : CodeColumns::kUnsigned;
+  static constexpr CodeHalves kHalfFactors = kFactors;
+  static constexpr int kParts = kFactors == CodeHalves::kNone ? 1 : 2;  ///< sums per unit
+  static constexpr CodeColumns kColumns = kCodeBits == 8 && kSignedCodeTables ? CodeColumns::kSigned
+                                          : kCodeBits < kNibbleBits           ? CodeColumns::kNibbles
+                                                                              : CodeColumns::kUnsigned;
 };
 
 /// What is subtracted from the sums of codes of 8 bits with an input, times the input: 128 times -1, 0 or 1.
@@ -56,16 +61,19 @@ class GroupTerms {
     if constexpr (kType == CodeOffsetType::kMinimums)
       load_code_scales(format.scale_type, unit.offsets + column * format.scale_bytes(), terms_, &CodeTerms::offset);
   }
-  /// Returns the terms of vector `v` in a unit, or in its half `part`. It is vector `vec` of the panel. Minimums count
-  /// with the first half. Factors of halves are int8, since those of E4M3 come with tables only.
-  template <bool kHalves>
+  /// Returns the terms of vector `v` in a unit, or in its half `part`. It is vector `vec` of the panel. Minimums
+  /// without factors of halves count with the first half. Such factors are int8, since those of E4M3 come with tables
+  /// only.
+  template <CodeHalves kHalves>
   [[nodiscard]] MILLRACE_INLINE CodeTerms at(const CodePanelFormat& format, const CodeUnit& unit, int v, int vec,
                                              int part) const {
     CodeTerms terms = {terms_[v].scale, {}};
-    if (kType != CodeOffsetType::kConstant && part == 0) terms.offset = terms_[v].offset;
+    constexpr bool kHasHalfMinimums = kHalves == CodeHalves::kScalesAndMinimums;
+    if (kType != CodeOffsetType::kConstant && (kHasHalfMinimums || part == 0)) terms.offset = terms_[v].offset;
     const char* const factors = unit.factors + vec * kLanes;
-    if constexpr (kHalves) {
+    if constexpr (kHalves != CodeHalves::kNone) {
       terms.scale *= widen_bytes(factors + part * kPanelColumns);
+      if constexpr (kHasHalfMinimums) terms.offset *= widen_bytes(factors + (2 + part) * kPanelColumns);
     } else if (format.has_factors) {
       terms.scale *= widen_bytes(factors);
       if constexpr (kType == CodeOffsetType::kMinimums) terms.offset *= widen_bytes(factors + kPanelColumns);
@@ -89,13 +97,13 @@ MILLRACE_INLINE void finish_sum(Sum& sum) {
 }
 
 /// Adds the products of R rows with V * 16 columns of `count` runs, the first of which begins at `run` for the first of
-/// these columns. `inputs` are those of its first step.
-template <int R, int V, int kBits, class Dot>
+/// these columns. Of each run steps [kFirst, kFirst + kSteps) count. `inputs` are those of the first one.
+template <int R, int V, int kBits, class Dot, int kFirst = 0, int kSteps = code_runs(kBits).steps>
 MILLRACE_INLINE void add_runs(const char* run, int count, const char* inputs, const RowStrides& strides,
                               typename Dot::Sum (&sum)[R][V]) {
   constexpr CodeRuns kRuns = code_runs(kBits);
 #pragma clang loop unroll_count(kRunUnroll<kBits, R>)
-  for (int i = 0; i < count; ++i, run += kRuns.bytes(), inputs += kRuns.steps * kInt8Depth) {
+  for (int i = 0; i < count; ++i, run += kRuns.bytes(), inputs += kSteps * kInt8Depth) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
       const char* const lines = run + v * kRuns.vector_bytes();
@@ -104,7 +112,7 @@ MILLRACE_INLINE void add_runs(const char* run, int count, const char* inputs, co
         for (int line = 0; line < kRuns.lines; ++line)
           __builtin_prefetch(lines + line * kRunLineBytes + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
       }
-      for_run<kBits>(lines, [&](int step, Ints codes) __attribute__((always_inline)) {
+      for_run<kBits, kFirst, kSteps>(lines, [&](int step, Ints codes) __attribute__((always_inline)) {
 #pragma clang loop unroll(full)
         for (int r = 0; r < R; ++r) Dot::add(sum[r][v], codes, inputs + strides.to(r) + step * kInt8Depth);
       });
@@ -123,9 +131,10 @@ MILLRACE_INLINE void add_byte_part(const CodePanelFormat& format, const CodeUnit
                                    const GroupTerms<Codes::kType, V>& group, int first, int part, const char* lhs,
                                    const RowStrides& strides, Vec (&acc)[R][V]) {
   using Dot = CodeDot<Codes::kColumns>;
-  constexpr int kParts = Codes::kHalves ? 2 : 1;
   constexpr CodeRuns kRuns = code_runs(kBits);
-  constexpr int kPartRuns = kRuns.count() / kParts;
+  constexpr int kPartSteps = kCodeUnitSteps / Codes::kParts;
+  constexpr int kPartRuns = kPartSteps / kRuns.steps;
+  constexpr bool kHasHalves = Codes::kParts == 2;
   const char* const inputs = lhs + part * (kW8GroupElements / 2);
   CodeLhs row[R];
   Ints addend[R];
@@ -134,15 +143,23 @@ MILLRACE_INLINE void add_byte_part(const CodePanelFormat& format, const CodeUnit
   for (int r = 0; r < R; ++r) {
     const auto params = load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements);
     row[r] = CodeLhs(params);
-    addend[r] = code_addend<Codes::kHalves>(params, byte_offset<Codes>(format), inputs + strides.to(r));
+    if constexpr (Codes::kHalfFactors == CodeHalves::kScalesAndMinimums)
+      row[r].input_sum = half_input_sum(inputs + strides.to(r));
+    addend[r] = code_addend<kHasHalves>(params, byte_offset<Codes>(format), inputs + strides.to(r));
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(addend[r]);
   }
-  add_runs<R, V, kBits, Dot>(codes + part * kPartRuns * kRuns.bytes() + first / kLanes * kRuns.vector_bytes(),
-                             kPartRuns, inputs, strides, sum);
+  const char* const lines = codes + first / kLanes * kRuns.vector_bytes();
+  if constexpr (kPartRuns > 0) {
+    add_runs<R, V, kBits, Dot>(lines + part * kPartRuns * kRuns.bytes(), kPartRuns, inputs, strides, sum);
+  } else if (part == 0) {
+    add_runs<R, V, kBits, Dot, 0, kPartSteps>(lines, 1, inputs, strides, sum);
+  } else {
+    add_runs<R, V, kBits, Dot, kPartSteps, kPartSteps>(lines, 1, inputs, strides, sum);
+  }
 #pragma clang loop unroll(full)
   for (int v = 0; v < V; ++v) {
-    const CodeTerms terms = group.template at<Codes::kHalves>(format, unit, v, first / kLanes + v, part);
+    const CodeTerms terms = group.template at<Codes::kHalfFactors>(format, unit, v, first / kLanes + v, part);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r)
       acc[r][v] = add_code_sums<Codes::kType>(Dot::total(sum[r][v], addend[r]), terms, row[r], acc[r][v]);
@@ -174,7 +191,7 @@ template <int R, class Codes, CodeSource kSource>
       const char* const codes =
           kInScratch ? reinterpret_cast<const char*>(scratch) + i * kUnpackedUnitBytes : unit.codes;
 #pragma clang loop unroll(disable)
-      for (int part = 0; part < (Codes::kHalves ? 2 : 1); ++part)
+      for (int part = 0; part < Codes::kParts; ++part)
         add_byte_part<R, V, Codes, kInScratch ? 8 : Codes::kBits>(format, unit, codes, group, first, part, inputs,
                                                                   strides, acc);
     }
@@ -220,11 +237,17 @@ MILLRACE_INLINE void packed_rows(const GemmTask& task) {
   byte_rows<Codes, CodeSource::kUnpacked>(task);
 }
 
-template <CodeOffsetType kType, bool kHalves>
+template <CodeOffsetType kType, CodeHalves kHalves>
 MILLRACE_INLINE void rows_of_bits(const GemmTask& task) {
-  if (task.codes->bits == 6) return packed_rows<ByteCodes<6, kType, kHalves>>(task);
-  if constexpr (!kHalves) {  // no format of 5 bits has them
-    if (task.codes->bits == 5) return packed_rows<ByteCodes<5, kType, false>>(task);
+  const int bits = task.codes->bits;
+  if (bits == 6) return packed_rows<ByteCodes<6, kType, kHalves>>(task);
+  if constexpr (kHalves == CodeHalves::kNone) {
+    if (bits == 5) return packed_rows<ByteCodes<5, kType, kHalves>>(task);
+  } else if constexpr (kType == CodeOffsetType::kConstant || kHalves == CodeHalves::kScalesAndMinimums) {
+    if (bits == 3) return packed_rows<ByteCodes<3, kType, kHalves>>(task);
+    if constexpr (kType == CodeOffsetType::kMinimums) {
+      if (bits == 2) return packed_rows<ByteCodes<2, kType, kHalves>>(task);
+    }
   }
   byte_rows<ByteCodes<8, kType, kHalves>, CodeSource::kUnpacked>(task);
 }
@@ -233,10 +256,13 @@ void gemm_bytes(const GemmTask& task) {
   if (task.steps == 0) return clear_code_sums(task);
   with_code_offsets(task.codes->offset_type, [&](auto type) __attribute__((always_inline)) {
     constexpr CodeOffsetType kType = decltype(type)::kValue;
-    if constexpr (kType != CodeOffsetType::kZeroPoints) {  // which exclude factors of halves
-      if (task.codes->has_half_factors()) return rows_of_bits<kType, true>(task);
+    if constexpr (kType == CodeOffsetType::kMinimums) {
+      if (task.codes->has_half_minimums) return rows_of_bits<kType, CodeHalves::kScalesAndMinimums>(task);
     }
-    rows_of_bits<kType, false>(task);
+    if constexpr (kType != CodeOffsetType::kZeroPoints) {  // which exclude factors of halves
+      if (task.codes->has_half_factors()) return rows_of_bits<kType, CodeHalves::kScales>(task);
+    }
+    rows_of_bits<kType, CodeHalves::kNone>(task);
   });
 }
 

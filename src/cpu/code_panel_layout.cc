@@ -52,7 +52,10 @@ int shift_of(std::span<const CodeMatrix> parts, int bits) {
 /// Returns the bits of codes that hold the integers of all parts.
 int panel_bits(std::span<const CodeMatrix> parts) {
   if (tensor::share_nibble_layout(parts)) return kNibbleBits;
-  for (const int bits : {5, 6}) {
+  const bool has_halves =
+      std::ranges::any_of(parts, [](const CodeMatrix& part) { return part.half_kind == CodeHalfScales::kInt8; });
+  for (const int bits : {2, 3, 5, 6}) {
+    if (bits != 6 && has_halves != (bits < kNibbleBits)) continue;  // kernels have no others
     const int shift = shift_of(parts, bits);
     const auto fits = [bits, shift](const CodeMatrix& part) {
       const IntegerRange range = integer_range(part);
@@ -86,6 +89,7 @@ void set_factors(CodePanelFormat& format, std::span<const CodeMatrix> parts) {
     format.has_factors = format.has_factors || part.unit_scales != nullptr;
     if (part.half_kind == CodeHalfScales::kE4M3) format.half_type = CodeHalfType::kE4M3;
     if (part.half_kind == CodeHalfScales::kInt8) format.half_type = CodeHalfType::kInt8;
+    format.has_half_minimums = format.has_half_minimums || part.half_minimums != nullptr;
   }
   if (!format.has_half_factors() || !format.has_factors) return;
   format.has_factors = false;
@@ -146,7 +150,7 @@ PanelLayout code_panel_layout(std::span<const CodeMatrix> parts, std::vector<Pan
   }
   set_factors(format, parts);
   CHECK(format.half_type == CodeHalfType::kNone ||
-            (format.half_type == CodeHalfType::kInt8 ? format.bits >= 6 : format.bits == kNibbleBits),
+            (format.half_type == CodeHalfType::kE4M3) == (format.bits == kNibbleBits),
         "{}: codes of {} bits with factors of halves", parts.front().name, format.bits);
   const bool has_products = !format.has_factors && std::ranges::any_of(parts, [](const CodeMatrix& part) {
     return part.unit_scales != nullptr;

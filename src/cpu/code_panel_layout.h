@@ -6,7 +6,7 @@
 #include "cpu/packed_weight.h"
 #include "tensor/code_matrix.h"
 
-/// The layout of panels of codes of 4 to 8 bits (see kernels.h), which follows from the matrices in them.
+/// The layout of panels of codes of 2 to 8 bits (see kernels.h), which follows from the matrices in them.
 namespace millrace::cpu {
 
 /// Returns whether one layout can hold all parts without loss: E4M3 factors in all or none, and zero points with
@@ -19,8 +19,9 @@ namespace millrace::cpu {
 [[nodiscard]] CodeScaleType code_scale_type(tensor::DType dtype);
 
 /// Returns the layout for parts that are packed together. Codes have the fewest bits of 4, 5, 6 and 8 that hold the
-/// integers of all parts; only parts of one table or range share 4. Scales have the narrowest type that holds those of
-/// all parts; groups are the largest that are whole in all parts and shards.
+/// integers of all parts, and of 2, 3, 6 and 8 where a part has int8 factors of halves. Only parts of one table or
+/// range share 4. Scales have the narrowest type that holds those of all parts; groups are the largest that are whole
+/// in all parts and shards.
 [[nodiscard]] PanelLayout code_panel_layout(std::span<const tensor::CodeMatrix> parts, std::vector<PanelShard> shards,
                                             bool gate_up);
 

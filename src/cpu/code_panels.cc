@@ -19,7 +19,7 @@ using tensor::kCodeUnit;
 
 constexpr int kByteOffset = 128;  // of integers that are stored as bytes
 
-/// The codes of one unit of a column, or the shifted integers that a panel of more than 4 bits has in their place.
+/// The codes of one unit of a column, or the shifted integers that a panel of other than 4 bits has in their place.
 struct UnitColumn {
   std::array<uint8_t, kCodeUnit> codes{};
 };
@@ -41,7 +41,7 @@ uint8_t shared_zero_point(const CodePanelFormat& format) {
   return static_cast<uint8_t>(1 << (format.bits - 1));
 }
 
-/// Converts codes [begin, end) to those of a panel of more than 4 bits, whose integers are less by an offset or a zero
+/// Converts codes [begin, end) to those of a panel of other than 4 bits, whose integers are less by an offset or a zero
 /// point.
 void to_panel_codes(const CodePanelFormat& format, const CodeMatrix& matrix, int64_t begin, int64_t end,
                     UnitColumn& column) {
@@ -73,7 +73,7 @@ void write_nibbles(const UnitColumn& column, std::byte* unit, size_t at) {
   }
 }
 
-/// Writes codes of more than 4 bits to a column of a unit.
+/// Writes codes of other than 4 bits to a column of a unit.
 template <int kBits>
 void write_runs(const UnitColumn& column, std::byte* unit, size_t at) {
   constexpr CodeRuns kRuns = code_runs(kBits);
@@ -98,6 +98,8 @@ void write_runs(const UnitColumn& column, std::byte* unit, size_t at) {
 /// Writes the codes of a unit of a column, as the panel has them. Codes that are bytes become signed with `is_signed`.
 void write_codes(const CodePanelFormat& format, UnitColumn& column, bool is_signed, std::byte* unit, size_t at) {
   if (format.bits == kNibbleBits) return write_nibbles(column, unit, at);
+  if (format.bits == kTwoBitRuns.bits) return write_runs<kTwoBitRuns.bits>(column, unit, at);
+  if (format.bits == kThreeBitRuns.bits) return write_runs<kThreeBitRuns.bits>(column, unit, at);
   if (format.bits == kFiveBitRuns.bits) return write_runs<kFiveBitRuns.bits>(column, unit, at);
   if (format.bits == kSixBitRuns.bits) return write_runs<kSixBitRuns.bits>(column, unit, at);
   if (is_signed) {
@@ -153,6 +155,10 @@ void write_factors(const CodePanelFormat& format, const CodeMatrix& matrix, int6
       const uint8_t factor =
           matrix.half_scales != nullptr ? matrix.half_scales[row * matrix.halves() + first + half] : uint8_t{1};
       unit[static_cast<size_t>(half) * kPanelColumns + at] = std::byte{factor};
+      if (!format.has_half_minimums) continue;
+      const int8_t minimum_factor =
+          matrix.half_minimums != nullptr ? matrix.half_minimums[row * matrix.halves() + first + half] : int8_t{1};
+      unit[static_cast<size_t>(2 + half) * kPanelColumns + at] = static_cast<std::byte>(minimum_factor);
     }
     return;
   }
@@ -189,7 +195,7 @@ void pack_code_panel(std::span<const SourceRow<CodeMatrix>> rows, bool signed_co
         if (begins_group) write_group(format, *matrix, row, first, group, column);
         write_factors(format, *matrix, row, first, at, column);
         UnitColumn codes = read_codes(*matrix, row, first, begin, end);
-        if (format.bits > kNibbleBits) to_panel_codes(format, *matrix, begin, end, codes);
+        if (format.bits != kNibbleBits) to_panel_codes(format, *matrix, begin, end, codes);
         write_codes(format, codes, signed_codes, at + format.factor_bytes(), column);
       }
       at += format.unit_bytes();

@@ -1,6 +1,6 @@
 #pragma once
 
-// Codes of 5, 6 and 8 bits as bytes, from the runs of a panel. Included only by kernels.cc.
+// Codes of other than 4 bits as bytes, from the runs of a panel. Included only by kernels.cc.
 
 #include "cpu/code_runs.h"
 #include "cpu/nibble_kernel.h"
@@ -23,8 +23,9 @@ MILLRACE_INLINE Bits join_pieces(const Bits* lines, int step) {
   return codes;
 }
 
-/// Calls body(step, codes) with the codes of each step of a run for 16 columns, whose lines begin at `from`.
-template <int kBits, class Body>
+/// Calls body(step, codes) with the codes of steps [kFirst, kFirst + kSteps) of a run for 16 columns, whose lines begin
+/// at `from`. `step` counts from kFirst on.
+template <int kBits, int kFirst = 0, int kSteps = code_runs(kBits).steps, class Body>
 MILLRACE_INLINE void for_run(const char* from, Body&& body) {
   constexpr CodeRuns kRuns = code_runs(kBits);
   constexpr uint32_t kMask = ((1u << kBits) - 1u) * 0x01010101u;
@@ -32,11 +33,12 @@ MILLRACE_INLINE void for_run(const char* from, Body&& body) {
 #pragma clang loop unroll(full)
   for (int i = 0; i < kRuns.lines; ++i) {
     lines[i] = load_as<Bits>(from + i * kRunLineBytes);
-    body(i, reinterpret_cast<Ints>(lines[i] & kMask));
+    if (kFirst <= i && i < kFirst + kSteps) body(i - kFirst, reinterpret_cast<Ints>(lines[i] & kMask));
   }
 #pragma clang loop unroll(full)
-  for (int step = kRuns.lines; step < kRuns.steps; ++step)
-    body(step, reinterpret_cast<Ints>(join_pieces<kBits>(lines, step)));
+  for (int step = kRuns.lines; step < kFirst + kSteps; ++step) {
+    if (step >= kFirst) body(step - kFirst, reinterpret_cast<Ints>(join_pieces<kBits>(lines, step)));
+  }
 }
 
 /// Unpacks a unit to one byte per code, [8 steps][64][4].

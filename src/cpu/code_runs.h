@@ -4,7 +4,7 @@
 
 #include "cpu/kernels.h"
 
-/// Where the bits of codes of 5 to 8 bits lie in the panels of kernels.h.
+/// Where the bits of codes of other than 4 bits lie in the panels of kernels.h.
 namespace millrace::cpu {
 
 inline constexpr int kNibbleBits = 4;
@@ -36,6 +36,25 @@ struct CodeRuns {
   [[nodiscard]] constexpr int bytes() const { return kPanelVectors * vector_bytes(); }
 };
 
+inline constexpr CodeRuns kTwoBitRuns = {.bits = 2,
+                                         .steps = 4,
+                                         .lines = 1,
+                                         .piece_count = 3,
+                                         .pieces = {{.step = 1, .line = 0, .line_bit = 2, .code_bit = 0, .count = 2},
+                                                    {.step = 2, .line = 0, .line_bit = 4, .code_bit = 0, .count = 2},
+                                                    {.step = 3, .line = 0, .line_bit = 6, .code_bit = 0, .count = 2}}};
+inline constexpr CodeRuns kThreeBitRuns = {
+    .bits = 3,
+    .steps = 8,
+    .lines = 3,
+    .piece_count = 7,
+    .pieces = {{.step = 3, .line = 0, .line_bit = 3, .code_bit = 0, .count = 3},
+               {.step = 4, .line = 1, .line_bit = 3, .code_bit = 0, .count = 3},
+               {.step = 5, .line = 2, .line_bit = 3, .code_bit = 0, .count = 3},
+               {.step = 6, .line = 0, .line_bit = 6, .code_bit = 1, .count = 2},
+               {.step = 6, .line = 1, .line_bit = 6, .code_bit = 0, .count = 1},
+               {.step = 7, .line = 2, .line_bit = 6, .code_bit = 1, .count = 2},
+               {.step = 7, .line = 1, .line_bit = 7, .code_bit = 0, .count = 1}}};
 inline constexpr CodeRuns kFiveBitRuns = {.bits = 5,
                                           .steps = 8,
                                           .lines = 5,
@@ -56,9 +75,15 @@ inline constexpr CodeRuns kSixBitRuns = {.bits = 6,
                                                     {.step = 3, .line = 2, .line_bit = 6, .code_bit = 0, .count = 2}}};
 inline constexpr CodeRuns kByteRuns = {.bits = 8, .steps = 1, .lines = 1};
 
-/// Returns the runs of codes of 5, 6 or 8 bits.
+/// Returns the runs of codes of 2, 3, 5, 6 or 8 bits.
 [[nodiscard]] constexpr const CodeRuns& code_runs(int bits) {
-  return bits == 5 ? kFiveBitRuns : bits == 6 ? kSixBitRuns : kByteRuns;
+  switch (bits) {
+    case 2: return kTwoBitRuns;
+    case 3: return kThreeBitRuns;
+    case 5: return kFiveBitRuns;
+    case 6: return kSixBitRuns;
+    default: return kByteRuns;
+  }
 }
 
 /// Says whether each bit of each code of a run lies somewhere, and no two at one place.
@@ -82,6 +107,7 @@ inline constexpr CodeRuns kByteRuns = {.bits = 8, .steps = 1, .lines = 1};
   }
   return true;
 }
-static_assert(holds_all_codes(kFiveBitRuns) && holds_all_codes(kSixBitRuns) && holds_all_codes(kByteRuns));
+static_assert(holds_all_codes(kTwoBitRuns) && holds_all_codes(kThreeBitRuns) && holds_all_codes(kFiveBitRuns) &&
+              holds_all_codes(kSixBitRuns) && holds_all_codes(kByteRuns));
 
 }  // namespace millrace::cpu

@@ -217,7 +217,7 @@ MILLRACE_INLINE void apply_code_factors(const char* factors, CodeTerms (&terms)[
 }
 
 /// Loads the terms of V * 16 columns from vector `first` of the panel on. `part` is the half of the unit, if halves
-/// have factors. Minimums count with the first half.
+/// have factors. Minimums count with the first half, unless halves have factors of them, too.
 template <int V>
 MILLRACE_INLINE void load_code_terms(const CodePanelFormat& format, const CodeUnit& unit, int first, int part,
                                      CodeTerms (&terms)[V]) {
@@ -235,9 +235,10 @@ MILLRACE_INLINE void load_code_terms(const CodePanelFormat& format, const CodeUn
   if (format.has_factors) apply_code_factors(unit.factors + column, terms, kScale);
   if (format.offset_type == CodeOffsetType::kZeroPoints) {
     load_zero_points(unit.offsets + column, terms);
-  } else if (format.offset_type == CodeOffsetType::kMinimums && part == 0) {
+  } else if (format.offset_type == CodeOffsetType::kMinimums && (part == 0 || format.has_half_minimums)) {
     load_code_scales(format.scale_type, unit.offsets + column * format.scale_bytes(), terms, kOffset);
     if (format.has_factors) apply_code_factors(unit.factors + kPanelColumns + column, terms, kOffset);
+    if (format.has_half_minimums) apply_code_factors(half_factors + 2 * kPanelColumns, terms, kOffset);
   } else {
     set_code_terms(terms, kOffset, [](int) __attribute__((always_inline)) { return Vec{}; });
   }
@@ -248,7 +249,7 @@ MILLRACE_INLINE CodeTerms load_code_terms(const CodePanelFormat& format, const C
   return terms[0];
 }
 
-/// An LHS row's part in a unit.
+/// An LHS row's part in a unit, or in its half where halves have minimums.
 struct CodeLhs {
   float scale;
   int32_t input_sum;  ///< Σ of the int8 inputs
@@ -271,6 +272,11 @@ MILLRACE_INLINE Ints half_addend(const char* inputs, int offset) {
   typedef int8_t Inputs __attribute__((vector_size(16)));
   return splat_int(-offset * __builtin_reduce_add(__builtin_convertvector(load_as<Inputs>(inputs), Ints)));
 #endif
+}
+
+/// Returns Σ of half a unit's inputs.
+MILLRACE_INLINE int32_t half_input_sum(const char* inputs) {
+  return -half_addend(inputs, 1)[0];
 }
 
 /// Returns what the sums of a unit, or of its half with those inputs, start with for the constant offset of its

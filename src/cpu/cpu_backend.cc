@@ -92,6 +92,7 @@ class CpuBackend final : public Backend {
     return pack_sharded_fp8_weight(device_, part, shards);
   }
   bool packs_codes() const override { return true; }
+  bool packs_half_minimums() const override { return true; }
   bool mixes_codes() const override { return true; }
   std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts) override {
     return pack_code_weight(device_, parts);

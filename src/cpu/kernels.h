@@ -29,8 +29,8 @@
 /// A panel of codes is cut into groups of units of 32 summed elements (CodePanelFormat). A group holds the scales of
 /// the columns, [64], what shifts them, and its units: further factors and the codes. Codes of 4 bits are [4][64][4]
 /// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
-/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. Codes of 5 and 6 bits are runs of 8
-/// and 4 steps, [runs][4][lines][16][4] bytes, of 5 and 3 lines (code_runs.h). The last group of a shard may have fewer
+/// upper half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. Codes of 2, 3, 5 and 6 bits
+/// are runs of 4 or 8 steps, [runs][4][lines][16][4] bytes (code_runs.h). The last group of a shard may have fewer
 /// units. LHS rows hold, per unit, 32 int8 and their LhsQuantParams.
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
@@ -82,9 +82,10 @@ struct CodePanelFormat {
   CodeOffsetType offset_type = CodeOffsetType::kConstant;
   bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
   CodeHalfType half_type = CodeHalfType::kNone;
-  uint8_t bits = 4;        ///< of a code: 4, 5, 6 or 8
-  bool has_table = false;  ///< integers differ from their codes, which have 4 bits
-  int offset = 8;          ///< of kConstant, and of codes of more than 4 bits with minimums; otherwise 0
+  bool has_half_minimums = false;  ///< halves of units have int8 factors of the minimums, too
+  uint8_t bits = 4;                ///< of a code: 4, 5, 6 or 8; with int8 factors of halves 2, 3, 6 or 8
+  bool has_table = false;          ///< integers differ from their codes, which have 4 bits
+  int offset = 8;                  ///< of kConstant, and of codes of other than 4 bits with minimums; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
   [[nodiscard]] constexpr int vectors() const { return offset_type == CodeOffsetType::kMinimums ? 2 : 1; }
@@ -94,7 +95,8 @@ struct CodePanelFormat {
     return kPanelColumns * (vectors() * scale_bytes() + (offset_type == CodeOffsetType::kZeroPoints ? 1 : 0));
   }
   [[nodiscard]] constexpr int factor_bytes() const {
-    return kPanelColumns * (has_half_factors() ? 2 : has_factors ? vectors() : 0);
+    if (has_half_factors()) return kPanelColumns * (has_half_minimums ? 4 : 2);
+    return kPanelColumns * (has_factors ? vectors() : 0);
   }
   [[nodiscard]] constexpr bool has_half_factors() const { return half_type != CodeHalfType::kNone; }
   [[nodiscard]] constexpr int code_bytes() const { return bits * kCodeBitBytes; }
@@ -363,7 +365,7 @@ struct Kernels {
   /// out[key] = Σ_h weights[h] · max(scores[h][key], 0) of 64 keys, in ascending order of h. `scores` is [heads][64]. A
   /// NaN stays.
   void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
-  /// GEMM with panels of codes of 5, 6 or 8 bits and LHS rows as for gemm_nibbles.
+  /// GEMM with panels of codes of 2, 3, 5, 6 or 8 bits and LHS rows as for gemm_nibbles.
   void (*gemm_bytes)(const GemmTask&);
   bool signed_codes = false;  ///< codes of 8 bits in panels are less by 128
   /// One block of latents in bf16 where they lie: block.k and block.v are groups of 16 tokens, [16][padded_dim] each,

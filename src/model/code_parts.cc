@@ -13,7 +13,8 @@ using tensor::CodeStorage;
 using weights::StoredFormat;
 
 bool can_keep(const StoredFormat& format, KeptCodes kept) {
-  return format.kind == StoredFormat::Kind::kCodes && format.layout.bits <= kept.max_bits;
+  const bool fits = kept.half_minimums || !format.layout.has_half_minimums;
+  return format.kind == StoredFormat::Kind::kCodes && format.layout.bits <= kept.max_bits && fits;
 }
 
 bool has_e4m3_halves(const StoredFormat& format) {
@@ -46,7 +47,8 @@ PackedBits packed_bits(std::span<const StoredFormat> formats, const PackingRules
 
 KeptCodes kept_codes(const PackingRules& rules, PackedTogether together) {
   return {.mixed = together == PackedTogether::kStacked || rules.mixes_codes,
-          .max_bits = rules.quantization == Quantization::kW4 ? 4 : 8};
+          .max_bits = rules.quantization == Quantization::kW4 ? 4 : 8,
+          .half_minimums = rules.keeps_half_minimums};
 }
 
 bool can_keep_codes(std::span<const StoredFormat> formats, KeptCodes kept) {

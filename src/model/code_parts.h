@@ -35,11 +35,12 @@ enum class PackedTogether : uint8_t { kStacked, kPaired };
 /// What a backend and the flags of a model allow.
 struct PackingRules {
   Quantization quantization = Quantization::kNone;
-  bool quantizes_all = true;   ///< a quantization of 8 bits applies to weights that are not stored so
-  bool keeps_fp8 = false;      ///< weights that are stored in E4M3 keep it, without a quantization
-  bool keeps_codes = false;    ///< weights that are stored in codes keep them, without a quantization
-  bool keeps_latents = false;  ///< so do expansions of latents
-  bool mixes_codes = false;    ///< gate and up, and the experts of a layer, may differ in their kinds of codes
+  bool quantizes_all = true;         ///< a quantization of 8 bits applies to weights that are not stored so
+  bool keeps_fp8 = false;            ///< weights that are stored in E4M3 keep it, without a quantization
+  bool keeps_codes = false;          ///< weights that are stored in codes keep them, without a quantization
+  bool keeps_latents = false;        ///< so do expansions of latents
+  bool keeps_half_minimums = false;  ///< so do codes whose minimums have factors of each 16 inputs
+  bool mixes_codes = false;          ///< gate and up, and the experts of a layer, may differ in their kinds of codes
 
   /// Returns whether the formats of stored weights decide how weights are packed.
   [[nodiscard]] bool use_formats() const {
@@ -54,8 +55,9 @@ struct PackingRules {
 
 /// Which stored codes can be packed together.
 struct KeptCodes {
-  bool mixed = false;  ///< several kinds
-  int max_bits = 8;    ///< of codes in memory; others are quantized
+  bool mixed = false;          ///< several kinds
+  int max_bits = 8;            ///< of codes in memory; others are quantized
+  bool half_minimums = false;  ///< with factors of the minimums of each 16 inputs
 };
 
 /// Returns those that the rules allow.

@@ -25,6 +25,7 @@ PackingRules packing_rules(const tensor::Backend& backend, const ModelConfig& co
           .keeps_fp8 = backend.packs_fp8() && is_bf16,
           .keeps_codes = backend.packs_codes() && is_bf16,
           .keeps_latents = backend.packs_latent_codes() && is_bf16 && config.quantization == Quantization::kNone,
+          .keeps_half_minimums = backend.packs_half_minimums(),
           .mixes_codes = backend.mixes_codes()};
 }
 

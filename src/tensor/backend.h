@@ -229,10 +229,12 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 4 and 8 bits. pack_codes takes
+  /// Returns whether pack_codes and its kin exist, which keep weights in codes of 2 to 8 bits. pack_codes takes
   /// matrices of several kinds, unless some alone have E4M3 factors. Where quantizes_inputs() says so, GEMMs quantize
   /// inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_codes() const { return false; }
+  /// Returns whether codes may have minimums with factors of each 16 columns.
+  [[nodiscard]] virtual bool packs_half_minimums() const { return false; }
   /// Returns whether gate and up, and the experts of a layer, may differ in their kinds of codes too.
   [[nodiscard]] virtual bool mixes_codes() const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_codes(std::span<const CodeMatrix> parts);

@@ -148,7 +148,8 @@ CodeStorage to_codes(const W8Matrix& matrix) {
 
 bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right) {
   return left.bits == right.bits && left.values == right.values && left.half_kind == right.half_kind &&
-         (left.offsets == CodeOffsets::kMinimums) == (right.offsets == CodeOffsets::kMinimums);
+         (left.offsets == CodeOffsets::kMinimums) == (right.offsets == CodeOffsets::kMinimums) &&
+         (left.half_minimums == nullptr) == (right.half_minimums == nullptr);
 }
 
 bool share_nibble_layout(std::span<const CodeMatrix> parts) {
@@ -192,6 +193,7 @@ float CodeMatrix::minimum(int64_t row, int64_t col) const {
   if (offsets != CodeOffsets::kMinimums) return 0.0f;
   const int64_t at = first_col + col;
   const float minimum = element(minimums, scale_dtype, row * groups() + at / group);
+  if (half_minimums != nullptr) return minimum * static_cast<float>(half_minimums[row * halves() + at / kCodeHalf]);
   if (unit_minimums == nullptr) return minimum;
   return minimum * static_cast<float>(unit_minimums[row * units() + at / kCodeUnit]);
 }
@@ -199,8 +201,8 @@ float CodeMatrix::minimum(int64_t row, int64_t col) const {
 size_t CodeMatrix::bytes() const {
   const auto each_group = static_cast<int64_t>(size_of(scale_dtype)) * (offsets == CodeOffsets::kMinimums ? 2 : 1) +
                           (offsets == CodeOffsets::kZeroPoints ? 1 : 0);
-  const int64_t each_unit =
-      (unit_scales != nullptr ? 1 : 0) + (unit_minimums != nullptr ? 1 : 0) + (half_scales != nullptr ? 2 : 0);
+  const int64_t each_unit = (unit_scales != nullptr ? 1 : 0) + (unit_minimums != nullptr ? 1 : 0) +
+                            (half_scales != nullptr ? 2 : 0) + (half_minimums != nullptr ? 2 : 0);
   return static_cast<size_t>(rows * ((cols * bits + 7) / 8 + (cols + group - 1) / group * each_group +
                                      (cols + kCodeUnit - 1) / kCodeUnit * each_unit));
 }
@@ -224,7 +226,8 @@ CodeMatrix CodeStorage::view() const {
           .unit_scales = or_null(unit_scales),
           .unit_minimums = or_null(unit_minimums),
           .half_kind = half_kind,
-          .half_scales = or_null(half_scales)};
+          .half_scales = or_null(half_scales),
+          .half_minimums = or_null(half_minimums)};
 }
 
 CodeMatrix row_slice(const CodeMatrix& matrix, TermRange rows) {
@@ -241,6 +244,7 @@ CodeMatrix row_slice(const CodeMatrix& matrix, TermRange rows) {
   if (slice.unit_scales != nullptr) slice.unit_scales += rows.begin * matrix.units();
   if (slice.unit_minimums != nullptr) slice.unit_minimums += rows.begin * matrix.units();
   if (slice.half_scales != nullptr) slice.half_scales += rows.begin * matrix.halves();
+  if (slice.half_minimums != nullptr) slice.half_minimums += rows.begin * matrix.halves();
   return slice;
 }
 
@@ -283,6 +287,7 @@ CodeStorage padded_rows(const CodeMatrix& matrix, int64_t count) {
   copy(storage.unit_scales, matrix.unit_scales, matrix.units());
   copy(storage.unit_minimums, matrix.unit_minimums, matrix.units());
   copy(storage.half_scales, matrix.half_scales, matrix.halves());
+  copy(storage.half_minimums, matrix.half_minimums, matrix.halves());
   return storage;
 }
 

@@ -12,13 +12,13 @@
 #include "tensor/sum_shards.h"
 #include "tensor/w8.h"
 
-/// Weights in codes of 4 bits, or of 8 that hold integers of 5 to 8 bits. These are signed where groups have neither
+/// Weights in codes of 4 bits, or of 8 that hold integers of 2 to 8 bits. These are signed where groups have neither
 /// zero points nor minimums. A weight is the integer that its code stands for times the scale of its group, which are
 /// neighbours along the input dimension. Zero points or minimums shift the weights of a group.
 ///
 /// One description holds the formats of other libraries without loss: integers with zero points (compressed-tensors,
-/// GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, and in bytes Q5_0, Q5_1, Q5_K, Q6_K and Q8_0. Other
-/// formats with groups of fewer than 32 inputs do not fit.
+/// GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, and in bytes Q2_K, Q3_K, Q5_0, Q5_1, Q5_K, Q6_K and
+/// Q8_0. Other formats with groups of fewer than 32 inputs do not fit.
 namespace millrace::tensor {
 
 /// Inputs per unit, whose activations share a scale. Groups are multiples of it.
@@ -55,7 +55,7 @@ struct CodeMatrix {
   int64_t first_col = 0;    ///< within the stored rows, a multiple of kCodeUnit
   int64_t stored_cols = 0;  ///< of the stored rows
   int bits = 4;             ///< of a code: 4, or 8 for integers only
-  int integer_bits = 8;     ///< of the integers in codes of 8 bits: 5 to 8
+  int integer_bits = 8;     ///< of the integers in codes of 8 bits: 2, 3 or 5 to 8
   CodeValues values = CodeValues::kInteger;
   CodeOffsets offsets = CodeOffsets::kNone;
   int64_t group = kCodeUnit;  ///< columns per scale, a multiple of kCodeUnit
@@ -67,9 +67,10 @@ struct CodeMatrix {
   // Further factors of the scales and minimums of each 32 columns; null: 1.
   const int8_t* unit_scales = nullptr;    // [rows, units()]
   const int8_t* unit_minimums = nullptr;  // [rows, units()]
-  // Further factors of the scales of each 16 columns, none of them NaN. They exclude offsets and unit_scales.
+  // Further factors of the scales of each 16 columns, none of them NaN. They exclude zero points and unit_scales.
   CodeHalfScales half_kind = CodeHalfScales::kNone;
-  const uint8_t* half_scales = nullptr;  // [rows, halves()], or null
+  const uint8_t* half_scales = nullptr;   // [rows, halves()], or null
+  const int8_t* half_minimums = nullptr;  // [rows, halves()] of kMinimums with half_scales of kInt8, or null
 
   [[nodiscard]] int64_t groups() const { return (stored_cols + group - 1) / group; }
   [[nodiscard]] int64_t units() const { return (stored_cols + kCodeUnit - 1) / kCodeUnit; }
@@ -105,6 +106,7 @@ struct CodeStorage {
   std::vector<int8_t> unit_minimums;
   CodeHalfScales half_kind = CodeHalfScales::kNone;
   std::vector<uint8_t> half_scales;
+  std::vector<int8_t> half_minimums;
   [[nodiscard]] CodeMatrix view() const;
 };
 
@@ -134,7 +136,7 @@ inline constexpr int64_t kReadRows = 32;
 void read_floats(const CodeMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
 /// Returns whether matrices share a layout: codes of as many bits and of the same values, not minimums with other
-/// offsets, and the same half_scales.
+/// offsets, and the same kinds of half_scales and half_minimums.
 [[nodiscard]] bool share_code_layout(const CodeMatrix& left, const CodeMatrix& right);
 /// Returns whether matrices have 4-bit codes in one layout.
 [[nodiscard]] bool share_nibble_layout(std::span<const CodeMatrix> parts);

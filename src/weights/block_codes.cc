@@ -5,6 +5,7 @@
 #include "base/parallel_for.h"
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
+#include "weights/k_blocks.h"
 
 namespace millrace::weights {
 namespace {
@@ -17,12 +18,14 @@ using tensor::kCodeHalf;
 using tensor::kCodeUnit;
 using tensor::TermRange;
 
-// ggml's numbers of the types in codes of 4 bits or more.
+// ggml's numbers of the types in codes.
 constexpr uint32_t kQ4_0 = 2;
 constexpr uint32_t kQ4_1 = 3;
 constexpr uint32_t kQ5_0 = 6;
 constexpr uint32_t kQ5_1 = 7;
 constexpr uint32_t kQ8_0 = 8;
+constexpr uint32_t kQ2_K = 10;
+constexpr uint32_t kQ3_K = 11;
 constexpr uint32_t kQ4_K = 12;
 constexpr uint32_t kQ5_K = 13;
 constexpr uint32_t kQ6_K = 14;
@@ -30,6 +33,7 @@ constexpr uint32_t kIq4_NL = 20;
 constexpr uint32_t kIq4_XS = 23;
 constexpr uint32_t kMxfp4 = 39;
 constexpr int64_t kFactorBlock = 256;
+constexpr int kBlockHalves = kFactorBlock / kCodeHalf;
 
 /// Converts rows of blocks of a GGUF file.
 class BlockConverter {
@@ -58,8 +62,10 @@ class BlockConverter {
     storage.codes.resize(units * kCodeUnit * static_cast<size_t>(kind.bits) / 8);
     storage.scales.resize(blocks * 2);
     if (kind.has_minimums) storage.minimums.resize(blocks * 2);
-    if (type_ == kQ6_K) storage.half_scales.resize(2 * units);
-    if (block_weights_ == kFactorBlock && type_ != kQ6_K) storage.unit_scales.resize(units);
+    const bool has_halves = kind.half_scales == CodeHalfScales::kInt8;
+    if (has_halves) storage.half_scales.resize(2 * units);
+    if (kind.has_half_minimums) storage.half_minimums.resize(2 * units);
+    if (block_weights_ == kFactorBlock && !has_halves) storage.unit_scales.resize(units);
     if (type_ == kQ4_K || type_ == kQ5_K) storage.unit_minimums.resize(units);
     return storage;
   }
@@ -113,11 +119,21 @@ class BlockConverter {
         std::memcpy(scale, block, 2);
         std::memcpy(storage.minimums.data() + index * 2, block + 2, 2);
         return widen_fifths(block + 4, kCodeByteOffset, codes);
+      case kQ2_K: return convert_q2_k(block, index, codes, storage);
+      case kQ3_K: return convert_q3_k(block, index, codes, storage);
       case kQ6_K: return convert_q6_k(block, index, codes, storage);
       case kQ4_K:
       case kQ5_K: return convert_q4_k(block, index, codes, storage);
       default: return convert_iq4_xs(block, index, codes, storage);
     }
+  }
+
+  /// Writes the minimum of an f16 that is subtracted.
+  static void put_subtracted(const uint8_t* from, std::byte* to) {
+    uint16_t minimum = 0;
+    std::memcpy(&minimum, from, sizeof(minimum));
+    minimum ^= 0x8000;
+    std::memcpy(to, &minimum, sizeof(minimum));
   }
 
   /// Packs 32 codes, whose low halves come first.
@@ -142,9 +158,29 @@ class BlockConverter {
     }
   }
 
+  static void convert_q2_k(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
+    std::memcpy(storage.scales.data() + index * 2, block + Q2KBlock::kScale, 2);
+    put_subtracted(block + Q2KBlock::kMinimum, storage.minimums.data() + index * 2);
+    for (int half = 0; half < kBlockHalves; ++half) {
+      const auto at = static_cast<size_t>(index * kBlockHalves + half);
+      storage.half_scales[at] = block[half] & 15;
+      storage.half_minimums[at] = static_cast<int8_t>(block[half] >> 4);
+    }
+    for (int i = 0; i < kFactorBlock; ++i)
+      codes[i] = static_cast<uint8_t>(two_bits(block + Q2KBlock::kCodes, i) + kCodeByteOffset);
+  }
+
+  static void convert_q3_k(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
+    std::memcpy(storage.scales.data() + index * 2, block + Q3KBlock::kScale, 2);
+    for (int half = 0; half < kBlockHalves; ++half)
+      storage.half_scales[static_cast<size_t>(index * kBlockHalves + half)] =
+          static_cast<uint8_t>(q3_k_factor(block, half));
+    for (int i = 0; i < kFactorBlock; ++i) codes[i] = static_cast<uint8_t>(q3_k_integer(block, i) + kCodeByteOffset);
+  }
+
   static void convert_q6_k(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
     std::memcpy(storage.scales.data() + index * 2, block + 208, 2);
-    std::memcpy(storage.half_scales.data() + index * kFactorBlock / kCodeHalf, block + 192, kFactorBlock / kCodeHalf);
+    std::memcpy(storage.half_scales.data() + index * kBlockHalves, block + 192, kBlockHalves);
     for (int i = 0; i < kFactorBlock; ++i) {
       const int half = i / 128;
       const int within = i % 128;
@@ -169,10 +205,7 @@ class BlockConverter {
   /// Converts Q4_K, and Q5_K, which has fifth bits of all blocks before the other four.
   static void convert_q4_k(const uint8_t* block, int64_t index, uint8_t* codes, CodeStorage& storage) {
     std::memcpy(storage.scales.data() + index * 2, block, 2);
-    uint16_t minimum = 0;
-    std::memcpy(&minimum, block + 2, 2);
-    minimum ^= 0x8000;  // it is subtracted
-    std::memcpy(storage.minimums.data() + index * 2, &minimum, 2);
+    put_subtracted(block + 2, storage.minimums.data() + index * 2);
     const uint8_t* const packed = block + 4;
     for (int unit = 0; unit < 8; ++unit) {
       const auto at = static_cast<size_t>(index * 8 + unit);
@@ -221,6 +254,13 @@ std::optional<CodeLayout> block_code_layout(uint32_t ggml_type) {
     case kIq4_XS: return CodeLayout{.values = CodeValues::kIq4};
     case kMxfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1};
     case kGgmlNvfp4: return CodeLayout{.values = CodeValues::kTwiceE2M1, .half_scales = CodeHalfScales::kE4M3};
+    case kQ2_K:
+      return CodeLayout{.bits = 8,
+                        .integer_bits = 2,
+                        .has_minimums = true,
+                        .half_scales = CodeHalfScales::kInt8,
+                        .has_half_minimums = true};
+    case kQ3_K: return CodeLayout{.bits = 8, .integer_bits = 3, .half_scales = CodeHalfScales::kInt8};
     case kQ5_0: return CodeLayout{.bits = 8, .integer_bits = 5};
     case kQ8_0: return CodeLayout{.bits = 8};
     case kQ5_1:

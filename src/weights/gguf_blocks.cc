@@ -7,15 +7,17 @@
 #include "base/check.h"
 #include "tensor/dtype.h"
 #include "weights/element_codes.h"
+#include "weights/k_blocks.h"
 
 namespace millrace::weights {
 namespace {
 
 constexpr GgmlType kTypes[] = {
-    {0, "F32", 1, 4},         {1, "F16", 1, 2},       {30, "BF16", 1, 2},     {2, "Q4_0", 32, 18},
-    {3, "Q4_1", 32, 20},      {6, "Q5_0", 32, 22},    {7, "Q5_1", 32, 24},    {8, "Q8_0", 32, 34},
-    {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176}, {14, "Q6_K", 256, 210}, {20, "IQ4_NL", 32, 18},
-    {23, "IQ4_XS", 256, 136}, {39, "MXFP4", 32, 17},  {40, "NVFP4", 64, 36},
+    {0, "F32", 1, 4},       {1, "F16", 1, 2},       {30, "BF16", 1, 2},       {2, "Q4_0", 32, 18},
+    {3, "Q4_1", 32, 20},    {6, "Q5_0", 32, 22},    {7, "Q5_1", 32, 24},      {8, "Q8_0", 32, 34},
+    {10, "Q2_K", 256, 84},  {11, "Q3_K", 256, 110}, {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210}, {20, "IQ4_NL", 32, 18}, {23, "IQ4_XS", 256, 136}, {39, "MXFP4", 32, 17},
+    {40, "NVFP4", 64, 36},
 };
 
 constexpr int kBlock = 32;        // weights of a small block
@@ -74,6 +76,24 @@ void decode_q5_1(Bytes block, float* out) {
 void decode_q8_0(Bytes block, float* out) {
   const float d = f16(block);
   for (int i = 0; i < kBlock; ++i) out[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
+}
+
+void decode_q2_k(Bytes block, float* out) {
+  const float d = f16(block + Q2KBlock::kScale);
+  const float dmin = f16(block + Q2KBlock::kMinimum);
+  for (int i = 0; i < kSuperBlock; ++i) {
+    const float scale = d * static_cast<float>(block[i / 16] & 15);
+    const float minimum = dmin * static_cast<float>(block[i / 16] >> 4);
+    out[i] = scale * static_cast<float>(two_bits(block + Q2KBlock::kCodes, i)) - minimum;
+  }
+}
+
+void decode_q3_k(Bytes block, float* out) {
+  const float d = f16(block + Q3KBlock::kScale);
+  for (int i = 0; i < kSuperBlock; ++i) {
+    const float scale = d * static_cast<float>(q3_k_factor(block, i / 16));
+    out[i] = scale * static_cast<float>(q3_k_integer(block, i));
+  }
 }
 
 /// The scale and the minimum of one of the eight sub-blocks of Q4_K and Q5_K, 6 bits each.
@@ -180,6 +200,8 @@ DecodeBlock decoder_of(uint32_t type_id) {
     case 6: return decode_q5_0;
     case 7: return decode_q5_1;
     case 8: return decode_q8_0;
+    case 10: return decode_q2_k;
+    case 11: return decode_q3_k;
     case 12: return decode_q4_k;
     case 13: return decode_q5_k;
     case 14: return decode_q6_k;

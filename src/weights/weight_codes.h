@@ -19,17 +19,18 @@ struct CodeLayout {
   tensor::CodeValues values = tensor::CodeValues::kInteger;
   bool has_minimums = false;
   tensor::CodeHalfScales half_scales = tensor::CodeHalfScales::kNone;
+  bool has_half_minimums = false;
 
   /// Compares all but integer_bits, since a layout for more bits also holds fewer.
   friend bool operator==(const CodeLayout& left, const CodeLayout& right) {
     return left.bits == right.bits && left.values == right.values && left.has_minimums == right.has_minimums &&
-           left.half_scales == right.half_scales;
+           left.half_scales == right.half_scales && left.has_half_minimums == right.has_half_minimums;
   }
 };
 
 /// Returns the kind of a weight that tensor/code_matrix.h describes without loss, but for one rounding in f32 where
 /// NVFP4 has a factor; nothing for others. Others are floating point of more than 4 bits, groups of scattered columns,
-/// and groups of fewer than 32 columns that are not those of NVFP4 or Q6_K.
+/// and groups of fewer than 32 columns that are not those of NVFP4, Q2_K, Q3_K or Q6_K.
 [[nodiscard]] std::optional<CodeLayout> code_layout(const StoredWeight& weight);
 
 /// Returns whether such a weight in integers keeps zero points of its own in memory.

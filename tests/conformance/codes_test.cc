@@ -74,6 +74,7 @@ TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
       const auto backend = backend_case.make();
       // Without the instruction products are rounded before they are added.
       if (!backend->packs_codes() || backend_case.name.find("portable") != std::string::npos) continue;
+      if (kind.has_half_minimums && !backend->packs_half_minimums()) continue;
       results[backend_case.name] = multiply(*backend, *backend->pack_codes({&matrix, 1}), false, x);
     }
     for (const auto& [name, result] : results) {
@@ -147,7 +148,7 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
 }
 
 /// Kinds of a gate, its up, and a part beside them.
-constexpr std::array<std::array<const char*, 3>, 15> kMixtures = {{{"q4_k", "q4_k", "q6_k"},
+constexpr std::array<std::array<const char*, 3>, 18> kMixtures = {{{"q4_k", "q4_k", "q6_k"},
                                                                    {"q6_k", "q5_k", "q4_k"},
                                                                    {"w4", "q8_0", "q5_1"},
                                                                    {"iq4_xs", "q6_k", "q5_k"},
@@ -161,7 +162,10 @@ constexpr std::array<std::array<const char*, 3>, 15> kMixtures = {{{"q4_k", "q4_
                                                                    {"w5a16 with zero points", "q5_0", "q8_0"},
                                                                    {"q4_k", "q6_k", "w6a16 of 128"},
                                                                    {"q6_k", "w6a16 of 128", "q8_0"},
-                                                                   {"gptq", "w6a16 of 128", "w6a16 with zero points"}}};
+                                                                   {"gptq", "w6a16 of 128", "w6a16 with zero points"},
+                                                                   {"q2_k", "q3_k", "q2_k"},
+                                                                   {"q3_k", "q4_k", "q3_k"},
+                                                                   {"q4_k", "q2_k", "q8_0"}}};
 
 TEST_CASE("parts of several kinds of codes are packed together") {
   INFO("seed " << test_seed());
@@ -180,6 +184,8 @@ TEST_CASE("parts of several kinds of codes are packed together") {
     if (!backend->packs_codes()) continue;
     for (const auto& names : kMixtures) {
       INFO(backend_case.name << ": " << names[0] << ", " << names[1] << ", " << names[2]);
+      const auto packs = [&](std::string_view name) { return name != "q2_k" || backend->packs_half_minimums(); };
+      if (!std::ranges::all_of(names, packs)) continue;
       std::vector<CodeStorage> storages;
       std::vector<CodeMatrix> parts;
       Values weights;
@@ -225,15 +231,15 @@ TEST_CASE("parts of several kinds of codes are packed together") {
   }
 }
 
-TEST_CASE("codes of 5 and 6 bits give the bits of bytes") {
+TEST_CASE("codes of fewer than 8 bits give the bits of bytes") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 79);
   constexpr int64_t kRows = 40;
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     if (!backend->packs_codes()) continue;
-    for (const CodeLayout& kind : kByteKinds) {
-      if (kind.integer_bits == 8) continue;
+    for (const CodeLayout& kind : code_layouts_of(*backend)) {
+      if (kind.bits == 4 || kind.integer_bits == 8) continue;
       const int64_t in = random.integer(1, 700);
       const int64_t out = random.integer(1, 140);
       CodeStorage storage = random_codes(random, out, in, kind);

@@ -32,7 +32,9 @@ void append(std::vector<std::byte>& bytes, DType dtype, float value) {
 std::vector<CodeLayout> code_layouts_of(const tensor::Backend& backend) {
   if (!backend.packs_codes()) return {};
   std::vector<CodeLayout> kinds(std::begin(kCodeLayouts), std::end(kCodeLayouts));
-  kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
+  for (const CodeLayout& kind : kByteKinds) {
+    if (!kind.has_half_minimums || backend.packs_half_minimums()) kinds.push_back(kind);
+  }
   return kinds;
 }
 
@@ -53,7 +55,8 @@ CodeStorage random_codes(Random& random, int64_t rows, int64_t cols, const CodeL
                       .unit_scales = {},
                       .unit_minimums = {},
                       .half_kind = kind.half_scales,
-                      .half_scales = {}};
+                      .half_scales = {},
+                      .half_minimums = {}};
   const CodeMatrix shape = storage.view();
   const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
   const int count = kind.bits == 8 ? 1 << kind.integer_bits : 256;
@@ -86,6 +89,8 @@ CodeStorage random_codes(Random& random, int64_t rows, int64_t cols, const CodeL
     storage.half_scales.push_back(static_cast<uint8_t>(number(0, 9) == 0 ? 0 : number(0x38, 0x58)));
   for (int64_t i = 0; kind.half_scales == CodeHalfScales::kInt8 && i < rows * shape.halves(); ++i)
     storage.half_scales.push_back(static_cast<uint8_t>(number(-64, 63)));
+  for (int64_t i = 0; kind.has_half_minimums && i < rows * shape.halves(); ++i)
+    storage.half_minimums.push_back(static_cast<int8_t>(number(-32, 31)));
   return storage;
 }
 

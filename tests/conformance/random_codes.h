@@ -5,7 +5,7 @@
 
 #include "conformance/harness.h"
 
-/// Random weights in codes of 4 to 8 bits, in the formats of many libraries.
+/// Random weights in codes of 2 to 8 bits, in the formats of many libraries.
 namespace millrace::test {
 
 /// A kind of weight in codes.
@@ -19,6 +19,7 @@ struct CodeLayout {
   tensor::DType scale_dtype = tensor::DType::kBF16;
   bool has_factors = false;
   tensor::CodeHalfScales half_scales = tensor::CodeHalfScales::kNone;
+  bool has_half_minimums = false;
 };
 
 inline constexpr CodeLayout kCodeLayouts[] = {
@@ -73,6 +74,20 @@ inline constexpr CodeLayout kByteKinds[] = {
      .group = 256,
      .scale_dtype = tensor::DType::kF16,
      .half_scales = tensor::CodeHalfScales::kInt8},
+    {.name = "q3_k",
+     .bits = 8,
+     .integer_bits = 3,
+     .group = 256,
+     .scale_dtype = tensor::DType::kF16,
+     .half_scales = tensor::CodeHalfScales::kInt8},
+    {.name = "q2_k",
+     .bits = 8,
+     .integer_bits = 2,
+     .offsets = tensor::CodeOffsets::kMinimums,
+     .group = 256,
+     .scale_dtype = tensor::DType::kF16,
+     .half_scales = tensor::CodeHalfScales::kInt8,
+     .has_half_minimums = true},
     {.name = "q5_0", .bits = 8, .integer_bits = 5, .scale_dtype = tensor::DType::kF16},
     {.name = "w6a16 of 128", .bits = 8, .integer_bits = 6, .group = 128},
     {.name = "w5a16 with zero points",

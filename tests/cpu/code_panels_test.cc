@@ -36,8 +36,8 @@ TEST_CASE("panels of codes take the bits of their integers") {
   constexpr int64_t kCols = 2048;
   for (const Case& expected :
        {Case{"w4", 4, 4.5}, Case{"q4_k", 4, 4.625}, Case{"q5_0", 5, 5.5}, Case{"q5_1", 5, 6.0}, Case{"q5_k", 5, 5.625},
-        Case{"q6_k", 6, 6.5625}, Case{"w6a16 of 128", 6, 6.125}, Case{"w6a16 with zero points", 6, 7.25},
-        Case{"q8_0", 8, 8.5}, Case{"gptq of 8 bits", 8, 8.1875}}) {
+        Case{"q6_k", 6, 6.5625}, Case{"q3_k", 3, 3.5625}, Case{"q2_k", 2, 3.125}, Case{"w6a16 of 128", 6, 6.125},
+        Case{"w6a16 with zero points", 6, 7.25}, Case{"q8_0", 8, 8.5}, Case{"gptq of 8 bits", 8, 8.1875}}) {
     INFO(expected.name);
     const tensor::CodeStorage storage = codes_of(expected.name, kCols);
     const tensor::CodeMatrix matrix = storage.view();
@@ -56,8 +56,9 @@ TEST_CASE("a panel of two kinds takes the bits that hold both") {
   constexpr int64_t kCols = 512;
   for (const Case& expected :
        {Case{"q4_k", "q4_1", 4}, Case{"w4", "q4_k", 5}, Case{"q4_k", "q5_k", 5}, Case{"q5_0", "q5_k", 6},
-        Case{"q4_k", "q6_k", 6}, Case{"q6_k", "q5_k", 6}, Case{"q5_0", "q6_k", 6}, Case{"iq4_xs", "q6_k", 8},
-        Case{"q6_k", "q8_0", 8}, Case{"gptq", "w6a16 of 128", 6}, Case{"gptq of 8 bits", "w6a16 of 128", 8}}) {
+        Case{"q4_k", "q6_k", 6}, Case{"q2_k", "q3_k", 3}, Case{"q3_k", "q4_k", 6}, Case{"q6_k", "q5_k", 6},
+        Case{"q5_0", "q6_k", 6}, Case{"iq4_xs", "q6_k", 8}, Case{"q6_k", "q8_0", 8}, Case{"gptq", "w6a16 of 128", 6},
+        Case{"gptq of 8 bits", "w6a16 of 128", 8}}) {
     INFO(expected.left << " and " << expected.right);
     const tensor::CodeStorage left = codes_of(expected.left, kCols);
     const tensor::CodeStorage right = codes_of(expected.right, kCols);

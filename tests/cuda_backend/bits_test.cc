@@ -146,7 +146,8 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
                                                                                   "gguf-qwen2",
                                                                                   "gguf-mixtral",
                                                                                   "gguf-qwen3moe",
-                                                                                  "gguf-k"}))));
+                                                                                  "gguf-k",
+                                                                                  "gguf-k-low"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -175,7 +176,7 @@ TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
                                                 "qwen3next",     "lfm2",          "gemma4",     "gemma4-moe",
                                                 "llama4",        "nemotronh-moe", "falcon-h1",  "falcon-h1-biases",
                                                 "gpt_oss-mxfp4", "gguf-llama",    "gguf-qwen2", "gguf-mixtral",
-                                                "gguf-qwen3moe", "gguf-k"}))));
+                                                "gguf-qwen3moe", "gguf-k",        "gguf-k-low"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -60,10 +61,11 @@ inline CodeLayout code_layout(std::string_view name) {
   return {};
 }
 
-/// Returns all kinds of codes.
+/// Returns all kinds of codes that a GPU packs.
 inline std::vector<CodeLayout> all_code_layouts() {
   std::vector<CodeLayout> kinds(std::begin(kCodeLayouts), std::end(kCodeLayouts));
-  kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
+  std::ranges::copy_if(kByteKinds, std::back_inserter(kinds),
+                       [](const CodeLayout& kind) { return !kind.has_half_minimums; });
   return kinds;
 }
 

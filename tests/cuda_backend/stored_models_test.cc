@@ -49,9 +49,10 @@ PackedBits wanted_bits(std::string_view name) {
   return name == "FP8 in blocks" || name == "GPTQ" ? PackedBits::kCompute : PackedBits::k4;
 }
 
-/// Returns the bits of q, k and v together. NVFP4 stays in codes where all are NVFP4.
+/// Returns the bits of q, k and v together. NVFP4 stays in codes where all are NVFP4, and Q2_K nowhere.
 PackedBits wanted_bits(const test::GgufMix& mix) {
   const std::array types = {mix.query, mix.key, mix.value};
+  if (std::ranges::count(types, test::BlockType::kQ2K) > 0) return PackedBits::kCompute;
   const auto count = std::ranges::count(types, test::BlockType::kNvfp4);
   return count == 0 || count == std::ssize(types) ? PackedBits::k4 : PackedBits::kCompute;
 }

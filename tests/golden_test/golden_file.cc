@@ -142,7 +142,8 @@ const std::vector<std::string>& drawn_family_names() {
 }
 
 const std::vector<std::string>& golden_gguf_names() {
-  static const std::vector<std::string> names = {"gguf-llama", "gguf-qwen2", "gguf-mixtral", "gguf-qwen3moe", "gguf-k"};
+  static const std::vector<std::string> names = {"gguf-llama",    "gguf-qwen2", "gguf-mixtral",
+                                                 "gguf-qwen3moe", "gguf-k",     "gguf-k-low"};
   return names;
 }
 

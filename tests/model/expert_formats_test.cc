@@ -22,7 +22,8 @@ using weights::StoredFormat;
 
 namespace {
 
-constexpr PackingRules kCpuRules{.keeps_fp8 = true, .keeps_codes = true, .mixes_codes = true};
+constexpr PackingRules kCpuRules{
+    .keeps_fp8 = true, .keeps_codes = true, .keeps_half_minimums = true, .mixes_codes = true};
 constexpr PackingRules kGpuRules{.keeps_fp8 = true, .keeps_codes = true};
 
 StoredFormat fp8(int64_t scale_columns = 0) {

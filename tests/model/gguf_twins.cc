@@ -116,6 +116,8 @@ class Writer {
       case BlockType::kQ8_0: return put_half(block, 0.001f);
       case BlockType::kQ4_1: return put_half(block, 0.015f), put_half(block + 2, -0.11f);
       case BlockType::kQ5_1: return put_half(block, 0.0075f), put_half(block + 2, -0.11f);
+      case BlockType::kQ2K: return put_half(block + 80, 6e-3f), put_half(block + 82, 9e-3f);
+      case BlockType::kQ3K: return put_half(block + 108, 1.5e-3f);
       case BlockType::kQ4K: return put_half(block, 6e-4f), put_half(block + 2, 4.5e-3f);
       case BlockType::kQ5K: return put_half(block, 3e-4f), put_half(block + 2, 4.5e-3f);
       case BlockType::kQ6K: return put_half(block + 208, 5e-5f);
@@ -146,6 +148,9 @@ std::vector<GgufMix> gguf_mixes() {
   return {
       {"Q4_0", kQ4_0, kQ4_0, kQ4_0, kQ4_0, kQ4_0, kQ4_0, kQ4_1, kQ6K},
       {"Q8_0", kQ8_0, kQ8_0, kQ8_0, kQ8_0, kQ8_0, kQ8_0, kQ8_0, kQ8_0},
+      {"Q2_K", kQ2K, kQ2K, kQ3K, kQ3K, kQ2K, kQ2K, kQ3K, kQ6K},
+      {"Q3_K_M", kQ3K, kQ3K, kQ5K, kQ4K, kQ3K, kQ3K, kQ5K, kQ6K},
+      {"Q2_K to Q6_K", kQ3K, kQ2K, kQ6K, kQ2K, kQ2K, kQ4K, kQ2K, kQ3K},
       {"Q4_K_M", kQ4K, kQ4K, kQ6K, kQ4K, kQ4K, kQ4K, kQ6K, kQ6K},
       {"Q5_K_M", kQ5K, kQ5K, kQ6K, kQ5K, kQ5K, kQ5K, kQ6K, kQ6K},
       {"Q5_0 and Q8_0", kQ5_0, kQ5_0, kQ8_0, kQ5_0, kQ5_0, kQ5_0, kQ5_1, kQ8_0},

@@ -16,6 +16,8 @@ enum class BlockType : uint32_t {
   kQ5_0 = 6,
   kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2K = 10,
+  kQ3K = 11,
   kQ4K = 12,
   kQ5K = 13,
   kQ6K = 14,

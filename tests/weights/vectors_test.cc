@@ -109,8 +109,8 @@ TEST_CASE("Weights of every checkpoint format decode bit for bit") {
 }
 
 TEST_CASE("Blocks of GGUF decode bit for bit") {
-  for (const char* name :
-       {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"}) {
+  for (const char* name : {"q2_k", "q3_k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl",
+                           "iq4_xs", "mxfp4", "nvfp4"}) {
     CAPTURE(name);
     const Vectors vectors(std::string("gguf_") + name);
     const std::vector<float> wanted = floats_of(vectors.file["expected"]["weights"]["f32"]);
@@ -192,6 +192,12 @@ TEST_CASE("Blocks of GGUF keep their values as codes") {
         Case{"q5_0", CodeLayout{.bits = 8, .integer_bits = 5}},
         Case{"q5_1", CodeLayout{.bits = 8, .integer_bits = 5, .has_minimums = true}},
         Case{"q5_k", CodeLayout{.bits = 8, .integer_bits = 5, .has_minimums = true}},
+        Case{"q2_k", CodeLayout{.bits = 8,
+                                .integer_bits = 2,
+                                .has_minimums = true,
+                                .half_scales = tensor::CodeHalfScales::kInt8,
+                                .has_half_minimums = true}},
+        Case{"q3_k", CodeLayout{.bits = 8, .integer_bits = 3, .half_scales = tensor::CodeHalfScales::kInt8}},
         Case{"q6_k", CodeLayout{.bits = 8, .integer_bits = 6, .half_scales = tensor::CodeHalfScales::kInt8}},
         Case{"q8_0", CodeLayout{.bits = 8}},
         Case{"nvfp4",
