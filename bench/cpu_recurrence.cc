@@ -73,7 +73,7 @@ Mixer delta_net(tensor::Backend& backend) {
       .run = [=](tensor::Backend& on, const Matrix& input, const Matrix& steps, const Matrix& mixed,
                  const Matrix& results, const Matrix& out, const auto& batch, tensor::KvCache& states, int32_t layer) {
         on.causal_conv(input, conv, *weight, nullptr, batch, states, layer, mixed);
-        on.delta_net(mixed, steps, shape, *heads, *heads, batch, states, layer, results);
+        on.delta_net({.mixed = mixed, .gates = steps}, shape, *heads, *heads, batch, states, layer, results);
         on.gated_rms_norm(results, input, conv.channels, {.weight = norm.get(), .epsilon = 1e-6f, .group = 128}, out);
       }};
 }

@@ -178,7 +178,7 @@ double delta_time(cudaStream_t stream, const OpsOptions& options, const tensor::
       [&](int i) {
         cuda::DeviceKvCache turn = cache;
         turn.data = states.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;
-        cuda::delta_net(stream, mixed.as<float>(), gates.as<float>(), shape,
+        cuda::delta_net(stream, {.mixed = mixed.as<float>(), .gates = gates.as<float>()}, shape,
                         {.decay = weights.as<float>(), .step_bias = weights.as<float>()}, batch.get(), batch.bounds(),
                         turn, 0, out.as<float>());
       },

@@ -107,7 +107,7 @@ def hybrid_parameter(family: Family, name: str, shape: tuple[int, ...]) -> Tenso
     elif name.endswith(".D"):
         values = 1 + NORM_STD * rng.standard_normal(shape)
     elif "conv" in name and len(shape) == 3:
-        values = (DELTA_CONV_STD if "linear_attn" in name else CONV_STD) * rng.standard_normal(shape)
+        values = (DELTA_CONV_STD if "attn" in name else CONV_STD) * rng.standard_normal(shape)
     elif "bias" in name:
         values = BIAS_STD * rng.standard_normal(shape)
     elif "norm" in name:
@@ -140,6 +140,17 @@ def hybrid_weights(family: Family) -> dict[str, Tensor]:
     def is_f32(name: str) -> bool:
         return is_correction(name) or any(part in name for part in family.f32_parts)
     return {name: w.contiguous() if is_f32(name) else w.to(dtype) for name, w in saved.items()}
+
+def kimi_linear_weights(family: Family) -> dict[str, Tensor]:
+    """hybrid_weights by their published names. transformers 5.24.0 saves those of a dense block as an expert block's."""
+    dense = ".block_sparse_moe.{}_proj."
+    names = {dense.format(part): f".mlp.{part}_proj." for part in ("gate", "up", "down")}
+    renamed = {}
+    for name, weight in hybrid_weights(family).items():
+        for saved, published in names.items():
+            name = name.replace(saved, published)
+        renamed[name] = weight
+    return renamed
 
 _GRANITE4 = {
     **_COMMON,
@@ -395,5 +406,50 @@ HYBRIDS = [
         weights=hybrid_weights,
         prompt_lengths=(7, 100),
         tolerance=_FALCON_TOLERANCE,
+    ),
+    Family(
+        "kimi-linear",
+        seed=315,
+        config={
+            **{key: value for key, value in _COMMON.items() if key != "max_position_embeddings"},
+            "architectures": ["KimiLinearForCausalLM"],
+            "model_type": "kimi_linear",
+            "first_k_dense_replace": 1,
+            "kv_lora_rank": 32,
+            "linear_attn_config": {
+                "full_attn_layers": [3],
+                "head_dim": 16,
+                "kda_layers": [1, 2, 4],
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+            "mla_use_nope": True,
+            "model_max_length": 256,
+            "moe_intermediate_size": 32,
+            "moe_layer_freq": 1,
+            "moe_renormalize": True,
+            "moe_router_activation_func": "sigmoid",
+            "num_expert_group": 1,
+            "num_experts": 8,
+            "num_experts_per_token": 2,
+            "num_key_value_heads": 4,
+            "num_nextn_predict_layers": 0,
+            "num_shared_experts": 1,
+            "pad_token_id": 0,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 24,
+            "qk_rope_head_dim": 16,
+            "rope_scaling": None,
+            "rope_theta": 10000.0,
+            "routed_scaling_factor": 2.446,
+            "topk_group": 1,
+            "use_grouped_topk": True,
+            "v_head_dim": 24,
+        },
+        eos=2,
+        weights=kimi_linear_weights,
+        prompt_lengths=(1, 3, 70, 150),
+        tolerance=_SPARSE_TOLERANCE,
+        f32_parts=("gate.weight", "dt_bias", "A_log"),
     ),
 ]

@@ -320,12 +320,12 @@ class CpuBackend final : public Backend {
     cpu::short_conv(device_, in, shape, as_cpu(weight), as_cpu_or_null(bias), batch.layout,
                     static_cast<CpuKvCache&>(states), layer, out);
   }
-  void delta_net(Matrix mixed, Matrix gates, const tensor::DeltaNetShape& shape, const DeviceVector& decay,
+  void delta_net(const tensor::DeltaNetInputs& in, const tensor::DeltaNetShape& shape, const DeviceVector& decay,
                  const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
                  Matrix out) override {
     check_stream();
-    cpu::delta_net(device_, mixed, gates, shape, as_cpu(decay), as_cpu(step_bias), batch.layout,
-                   static_cast<CpuKvCache&>(states), layer, out);
+    cpu::delta_net(device_, in, shape, as_cpu(decay), as_cpu(step_bias), batch.layout, static_cast<CpuKvCache&>(states),
+                   layer, out);
   }
   void state_space(Matrix mixed, Matrix steps, const tensor::StateSpaceShape& shape, const DeviceVector& decay,
                    const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch, KvCache& states,

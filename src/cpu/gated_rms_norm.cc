@@ -14,6 +14,8 @@ void gated_rms_norm(Device& device, tensor::Matrix in, tensor::Matrix gates, int
   CHECK(weight == nullptr || (norm.group > 0 && in.cols % norm.group == 0 &&
                               (weight->size() == norm.group || weight->size() == in.cols)),
         "groups of {} with {} weights for {} columns", norm.group, weight != nullptr ? weight->size() : 0, in.cols);
+  CHECK(!norm.sigmoid || (weight != nullptr && !norm.gate_first && norm.gate_factor == 1.0f),
+        "a sigmoid gate without a norm before it, or with factor {}", norm.gate_factor);
   constexpr tensor::GatedActivation kSilu{};
   const auto width = static_cast<size_t>(in.cols);
   device.pool.run_ranges(in.rows, [&](int64_t begin, int64_t end, int slot) {
@@ -33,7 +35,10 @@ void gated_rms_norm(Device& device, tensor::Matrix in, tensor::Matrix gates, int
       for (int64_t first = 0; first < in.cols && weight != nullptr; first += norm.group)
         device.kernels.rms_norm(from + first, weight->data() + first % weight->size(), norm.epsilon, values + first,
                                 norm.group);
-      if (!norm.gate_first && weight != nullptr) device.kernels.activate(kSilu, gate, values, values, in.cols);
+      if (norm.sigmoid)
+        device.kernels.gate(values, gate, values, in.cols);
+      else if (!norm.gate_first && weight != nullptr)
+        device.kernels.activate(kSilu, gate, values, values, in.cols);
       device.store_row(values, row_of<std::byte>(out, row), out.dtype, in.cols);
     }
   });

@@ -114,6 +114,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .quantize_lhs_codes = quantize_lhs_codes,
     .convolve = convolve,
     .delta_steps = delta_steps,
+    .channel_decays = channel_decays,
     .state_space_steps = state_space_steps,
     .multiply = multiply,
     .gate = gate,

@@ -217,14 +217,16 @@ struct LatentCodes {
 inline constexpr int64_t kStateColumns = 32;
 
 /// Tokens of a head of a gated delta net, one after the other: S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq.
+/// Each row of S has a decay of its own, or all have one.
 struct DeltaSteps {
   const float* from = nullptr;      // [key_dim, value_dim], S before the first token
   float* to = nullptr;              // [key_dim, value_dim], S after the last one; may be `from`
   const float* q = nullptr;         // [count, key_dim]
   const float* k = nullptr;         // [count, key_dim]
   const float* v = nullptr;         // [count, value_dim], `v_stride` apart
-  const float* decay = nullptr;     // [count]
+  const float* decay = nullptr;     // [count], or [count, key_dim] with row_decays
   const float* strength = nullptr;  // [count]
+  bool row_decays = false;
   int64_t v_stride = 0;
   int64_t count = 0;
   int64_t key_dim = 0;
@@ -351,6 +353,8 @@ struct Kernels {
   void (*convolve)(const float* const* inputs, const float* weight, int64_t stride, int width, const float* bias,
                    bool silu, int64_t count, float* out);
   void (*delta_steps)(const DeltaSteps&);
+  /// out = e^g with g = −rate · softplus(steps + bias).
+  void (*channel_decays)(const float* steps, const float* bias, float rate, float* out, int64_t count);
   void (*state_space_steps)(const StateSpaceSteps&);
   /// out = a · b. `out` may be either of them.
   void (*multiply)(const float* a, const float* b, float* out, int64_t count);

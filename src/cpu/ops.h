@@ -87,7 +87,7 @@ void causal_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& sha
 void short_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& shape, const CpuVector& weight,
                 const CpuVector* bias, const tensor::BatchLayout& batch, CpuKvCache& states, int32_t layer,
                 tensor::Matrix out);
-void delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const tensor::DeltaNetShape& shape,
+void delta_net(Device& device, const tensor::DeltaNetInputs& in, const tensor::DeltaNetShape& shape,
                const CpuVector& decay, const CpuVector& step_bias, const tensor::BatchLayout& batch, CpuKvCache& states,
                int32_t layer, tensor::Matrix out);
 void state_space(Device& device, tensor::Matrix mixed, tensor::Matrix steps, const tensor::StateSpaceShape& shape,

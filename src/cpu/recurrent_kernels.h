@@ -95,16 +95,37 @@ struct StatePlace {
         to_stride(token + 1 == task.count ? state_stride : columns) {}
 };
 
+/// Computes ln(1 + e^x). ln(1 + y) is 2·artanh(y / (2 + y)), as a series up to the 15th power.
+MILLRACE_INLINE Vec softplus(Vec x) {
+  const Vec y = exp(-max(x, -x));
+  const Vec s = y * reciprocal(y + 2.0f);
+  const Vec z = s * s;
+  Vec p = splat(1.0f / 15.0f);
+#pragma clang loop unroll(full)
+  for (int power = 13; power > 0; power -= 2) p = fma(p, z, splat(1.0f / static_cast<float>(power)));
+  return fma(s * 2.0f, p, max(x, splat(0.0f)));
+}
+
+void channel_decays(const float* steps, const float* bias, float rate, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    const Vec x = load_part(steps + i, part, 0.0f) + load_part(bias + i, part, 0.0f);
+    store_part(out + i, exp(softplus(x) * -rate), part);
+  }
+}
+
 /// Columns of the state of a delta net's head, which do not depend on each other. The pass that writes the state after
-/// a token sums it with the next token's key at once.
+/// a token sums it with the next token's key at once. With kRowDecays rows have decays of their own, which the sums
+/// with keys take in; else one decay multiplies the sum.
+template <bool kRowDecays>
 struct DeltaColumns {
   const DeltaSteps& task;
 
   template <int kVecs>
   MILLRACE_INLINE void run(int64_t first, int64_t lanes) const {
-    RowSums<kVecs> seen;  // Sᵀk before the decay
+    RowSums<kVecs> seen;  // Sᵀk, before the decay if all rows have one
     for_state_rows(task.key_dim, [&](int64_t row, int part) __attribute__((always_inline)) {
-      const Vec k = splat(task.k[row]);
+      const Vec k = splat(seen_key(0, row));
 #pragma clang loop unroll(full)
       for (int v = 0; v < kVecs; ++v)
         seen.add(part, v, k, load_part(task.from + row * task.value_dim + first + v * kLanes, lanes, 0.0f));
@@ -115,16 +136,23 @@ struct DeltaColumns {
   }
 
  private:
+  /// Returns what a row of the state before a token counts in Sᵀk.
+  [[nodiscard]] MILLRACE_INLINE float seen_key(int64_t token, int64_t row) const {
+    const int64_t at = token * task.key_dim + row;
+    return kRowDecays ? task.k[at] * task.decay[at] : task.k[at];
+  }
+
   /// Computes a token, and with `kHasNext` the sums that the next one sees.
   template <int kVecs, bool kHasNext>
   MILLRACE_INLINE void add_token(int64_t token, int64_t first, int64_t lanes, RowSums<kVecs>& seen) const {
     const StatePlace place(task, task.value_dim, token, first, kVecs * kLanes);
-    const Vec decay = splat(task.decay[token]);
+    const float* const decays = kRowDecays ? task.decay + token * task.key_dim : task.decay + token;
+    const Vec common_decay = splat(kRowDecays ? 1.0f : *decays);
     Vec change[kVecs];
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       const Vec wanted = load_part(task.v + token * task.v_stride + first + v * kLanes, lanes, 0.0f);
-      change[v] = (wanted - seen.total(v) * decay) * task.strength[token];
+      change[v] = (wanted - seen.total(v) * common_decay) * task.strength[token];
     }
     const float* const keys = task.k + token * task.key_dim;
     const float* const queries = task.q + token * task.key_dim;
@@ -133,7 +161,8 @@ struct DeltaColumns {
     for_state_rows(task.key_dim, [&](int64_t row, int part) __attribute__((always_inline)) {
       const Vec k = splat(keys[row]);
       const Vec q = splat(queries[row]);
-      const Vec next_k = splat(kHasNext ? keys[task.key_dim + row] : 0.0f);
+      const Vec next_k = splat(kHasNext ? seen_key(token + 1, row) : 0.0f);
+      const Vec decay = kRowDecays ? splat(decays[row]) : common_decay;
 #pragma clang loop unroll(full)
       for (int v = 0; v < kVecs; ++v) {
         const Vec before = load_part(place.from + row * place.from_stride + v * kLanes, lanes, 0.0f);
@@ -150,9 +179,16 @@ struct DeltaColumns {
   }
 };
 
+template <bool kRowDecays>
+void delta_steps_of(const DeltaSteps& task) {
+  const DeltaColumns<kRowDecays> columns{task};
+  if (task.count == 1) return for_column_blocks<kSingleTokenVecs>(0, task.value_dim, columns);
+  for_column_blocks<kMultiTokenVecs>(0, task.value_dim, columns);
+}
+
 void delta_steps(const DeltaSteps& task) {
-  if (task.count == 1) return for_column_blocks<kSingleTokenVecs>(0, task.value_dim, DeltaColumns{task});
-  for_column_blocks<kMultiTokenVecs>(0, task.value_dim, DeltaColumns{task});
+  if (task.row_decays) return delta_steps_of<true>(task);
+  delta_steps_of<false>(task);
 }
 
 /// Columns of the state of a state space's head.

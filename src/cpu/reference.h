@@ -136,10 +136,15 @@ struct LatentHistory {
 /// Returns C · conv(B · x) of one whole sequence, in [rows, B | C | x].
 [[nodiscard]] Values short_conv(const Values& in, const tensor::ConvShape& shape, const Values& weight,
                                 const Values& bias);
-/// Computes one whole sequence of mixed [rows, q | k | v] and gates [rows, b | a]; returns [rows, value heads,
-/// value_dim].
-[[nodiscard]] Values delta_net(const Values& mixed, const Values& gates, const tensor::DeltaNetShape& shape,
-                               const Values& decay, const Values& step_bias);
+/// The inputs of one whole sequence of a delta net, as tensor::DeltaNetInputs has them.
+struct DeltaNetInputs {
+  const Values& mixed;
+  const Values& gates;
+  Values channel_steps = {};
+};
+/// Computes one whole sequence; returns [rows, value heads, value_dim].
+[[nodiscard]] Values delta_net(const DeltaNetInputs& inputs, const tensor::DeltaNetShape& shape, const Values& decay,
+                               const Values& step_bias);
 /// Computes one whole sequence of mixed [rows, x | B | C] and steps [rows, heads]; returns [rows, heads, head_dim].
 [[nodiscard]] Values state_space(const Values& mixed, const Values& steps, const tensor::StateSpaceShape& shape,
                                  const Values& decay, const Values& step_bias, const Values& skip);
@@ -149,6 +154,7 @@ struct GatedNorm {
   int64_t group = 0;
   bool gate_first = false;
   double gate_factor = 1.0;
+  bool sigmoid = false;
 };
 /// Normalises groups of channels of in [rows, width] by weight [group] or [width], with gates [rows, width]. An empty
 /// weight stands for no norm.

@@ -63,24 +63,37 @@ Values short_conv(const Values& in, const tensor::ConvShape& shape, const Values
   return out;
 }
 
-Values delta_net(const Values& mixed, const Values& gates, const tensor::DeltaNetShape& shape, const Values& decay,
+Values delta_net(const DeltaNetInputs& inputs, const tensor::DeltaNetShape& shape, const Values& decay,
                  const Values& step_bias) {
+  const Values& mixed = inputs.mixed;
+  const Values& gates = inputs.gates;
   const auto heads = static_cast<size_t>(shape.value_head_count);
   const auto key_dim = static_cast<size_t>(shape.key_dim);
   const auto value_dim = static_cast<size_t>(shape.value_dim);
   const auto key_width = static_cast<size_t>(shape.key_width());
   const size_t width = 2 * key_width + heads * value_dim;
+  const size_t gate_width = shape.channel_decay ? heads : 2 * heads;
   Values out(mixed.size() / width * heads * value_dim);
   for (size_t head = 0; head < heads; ++head) {
+    // The decay of a row of the state.
+    const auto decay_of = [&](size_t row, size_t i) {
+      const size_t of_head = head * key_dim + i;
+      if (!shape.channel_decay)
+        return std::exp(-decay[head] * softplus_of(double{gates[row * gate_width + heads + head]} + step_bias[head]));
+      const double step = double{inputs.channel_steps[row * key_width + of_head]} + step_bias[of_head];
+      return std::exp(-decay[head] * softplus_of(step));
+    };
     const size_t key_head = head / (heads / static_cast<size_t>(shape.key_head_count));
     std::vector<double> state(key_dim * value_dim);  // [key_dim, value_dim]
     for (size_t row = 0; row < mixed.size() / width; ++row) {
       const std::span in = std::span(mixed).subspan(row * width, width);
       const auto q = with_length(in.subspan(key_head * key_dim, key_dim), 1.0 / std::sqrt(shape.key_dim));
       const auto k = with_length(in.subspan(key_width + key_head * key_dim, key_dim), 1.0);
-      const double strength = sigmoid_of(gates[row * 2 * heads + head]);
-      const double step = softplus_of(double{gates[row * 2 * heads + heads + head]} + step_bias[head]);
-      for (double& value : state) value *= std::exp(-decay[head] * step);
+      const double strength = sigmoid_of(gates[row * gate_width + head]);
+      for (size_t i = 0; i < key_dim; ++i) {
+        const double factor = decay_of(row, i);
+        for (size_t c = 0; c < value_dim; ++c) state[i * value_dim + c] *= factor;
+      }
       for (size_t c = 0; c < value_dim; ++c) {
         double seen = 0.0;
         for (size_t i = 0; i < key_dim; ++i) seen += k[i] * state[i * value_dim + c];
@@ -134,7 +147,7 @@ Values gated_rms_norm(const Values& in, const Values& gates, int64_t width, cons
                       const GatedNorm& norm) {
   Values scaled_gates;
   for (const float gate : gates) scaled_gates.push_back(static_cast<float>(norm.gate_factor * gate));
-  const Values factors = silu(scaled_gates);
+  const Values factors = norm.sigmoid ? gate(Values(gates.size(), 1.0f), gates) : silu(scaled_gates);
   Values scaled = in;
   for (size_t i = 0; i < in.size() && (norm.gate_first || weight.empty()); ++i) scaled[i] *= factors[i];
   if (weight.empty()) return scaled;

@@ -309,11 +309,11 @@ class CudaBackend final : public Backend {
     check_inside();
     run_short_conv(device_, in, shape, weight, bias, {batch, states, layer}, out);
   }
-  void delta_net(Matrix mixed, Matrix gates, const DeltaNetShape& shape, const DeviceVector& decay,
+  void delta_net(const DeltaNetInputs& in, const DeltaNetShape& shape, const DeviceVector& decay,
                  const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
                  Matrix out) override {
     check_inside();
-    run_delta_net(device_, mixed, gates, shape, decay, step_bias, {batch, states, layer}, out);
+    run_delta_net(device_, in, shape, decay, step_bias, {batch, states, layer}, out);
   }
   void state_space(Matrix mixed, Matrix steps, const StateSpaceShape& shape, const DeviceVector& decay,
                    const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch, KvCache& states,

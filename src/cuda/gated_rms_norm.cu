@@ -19,9 +19,10 @@ __global__ void __launch_bounds__(kThreads) gated_rms_norm_kernel(GatedNormOpera
   const bool exists = first < n.columns;
   const float* const in = n.in + row * n.columns + first;
   const float* const gates = n.gates + row * n.gate_columns + n.first_gate + first;
-  // silu of a gate, times x.
+  // silu of a gate, or its sigmoid, times x.
   const auto gated = [&](float x, int32_t i) {
     const float gate = gates[i] * n.gate_factor;
+    if (n.sigmoid) return times_sigmoid(x, gate);
     return times_sigmoid(gate, gate) * x;
   };
   if (n.weight == nullptr) {

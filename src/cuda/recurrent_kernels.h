@@ -33,14 +33,20 @@ void causal_conv(cudaStream_t stream, const float* in, int32_t in_columns, const
 void short_conv(cudaStream_t stream, const float* in, const DeviceConvolution& convolution, const DeviceBatch& batch,
                 const BatchBounds& bounds, const DeviceKvCache& states, int32_t layer, void* out);
 
-/// The weights of the heads of a recurrent mixer, [heads] each.
+/// The weights of the heads of a recurrent mixer, [heads] each; step_bias is [heads, key_dim] where channels decay.
 struct DeviceStateWeights {
   const float* decay = nullptr;
   const float* step_bias = nullptr;
   const float* skip = nullptr;  ///< of a state space alone
 };
+/// tensor::DeltaNetInputs on the device.
+struct DeviceDeltaInputs {
+  const float* mixed = nullptr;
+  const float* gates = nullptr;
+  const float* channel_steps = nullptr;  ///< null where heads decay as a whole
+};
 /// Computes Backend::delta_net.
-void delta_net(cudaStream_t stream, const float* mixed, const float* gates, const tensor::DeltaNetShape& shape,
+void delta_net(cudaStream_t stream, const DeviceDeltaInputs& in, const tensor::DeltaNetShape& shape,
                const DeviceStateWeights& weights, const DeviceBatch& batch, const BatchBounds& bounds,
                const DeviceKvCache& states, int32_t layer, float* out);
 /// Computes Backend::state_space.
@@ -62,6 +68,7 @@ struct GatedNormOperands {
   float epsilon = 0.0f;
   bool gate_first = false;  ///< as tensor::GatedNorm has it
   float gate_factor = 1.0f;
+  bool sigmoid = false;
 };
 /// out (bf16) [rows, columns] = the gated norm.
 void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t rows, void* out);

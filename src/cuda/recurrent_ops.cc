@@ -72,20 +72,27 @@ void run_short_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& 
              states_in(at, shape.state_values()), at.layer, out.data);
 }
 
-void run_delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const tensor::DeltaNetShape& shape,
+void run_delta_net(Device& device, const tensor::DeltaNetInputs& in, const tensor::DeltaNetShape& shape,
                    const tensor::DeviceVector& decay, const tensor::DeviceVector& step_bias, const BatchStates& at,
                    tensor::Matrix out) {
   const int32_t heads = shape.value_head_count;
   const CudaBatch& batch = as_cuda(at.batch);
   CHECK(shape.key_head_count > 0 && heads % shape.key_head_count == 0, "{} value heads over {} key heads", heads,
         shape.key_head_count);
-  check_matrix("mixed", mixed, DType::kF32, batch.bounds.rows, 2 * shape.key_width() + shape.value_width());
-  check_matrix("gates", gates, DType::kF32, mixed.rows, 2 * int64_t{heads});
-  check_matrix("out", out, DType::kF32, mixed.rows, shape.value_width());
+  CHECK(!shape.channel_decay || heads == shape.key_head_count, "channels decay in {} key heads of {} heads",
+        shape.key_head_count, heads);
+  const int64_t steps = shape.channel_decay ? shape.key_width() : heads;
+  check_matrix("mixed", in.mixed, DType::kF32, batch.bounds.rows, 2 * shape.key_width() + shape.value_width());
+  check_matrix("gates", in.gates, DType::kF32, in.mixed.rows, (shape.channel_decay ? 1 : 2) * int64_t{heads});
+  if (shape.channel_decay) check_matrix("channel_steps", in.channel_steps, DType::kF32, in.mixed.rows, steps);
+  check_matrix("out", out, DType::kF32, in.mixed.rows, shape.value_width());
   check_heads(decay, heads);
-  check_heads(step_bias, heads);
-  delta_net(device.compute.get(), floats(mixed), floats(gates), shape,
-            {.decay = values_of(&decay), .step_bias = values_of(&step_bias)}, batch.device, batch.bounds,
+  CHECK(step_bias.size() == steps, "{} biases for {} steps", step_bias.size(), steps);
+  delta_net(device.compute.get(),
+            {.mixed = floats(in.mixed),
+             .gates = floats(in.gates),
+             .channel_steps = shape.channel_decay ? floats(in.channel_steps) : nullptr},
+            shape, {.decay = values_of(&decay), .step_bias = values_of(&step_bias)}, batch.device, batch.bounds,
             states_in(at, shape.state_begin + shape.value_width() * shape.key_dim), at.layer, floats(out));
 }
 
@@ -115,6 +122,8 @@ void run_gated_rms_norm(Device& device, tensor::Matrix in, tensor::Matrix gates,
   const int64_t weights = norm.weight != nullptr ? norm.weight->size() : norm.group;
   CHECK(norm.group > 0 && in.cols % norm.group == 0 && (weights == norm.group || weights == in.cols),
         "groups of {} with {} weights for {} columns", norm.group, weights, in.cols);
+  CHECK(!norm.sigmoid || (norm.weight != nullptr && !norm.gate_first && norm.gate_factor == 1.0f),
+        "a sigmoid gate without a norm before it, or with factor {}", norm.gate_factor);
   gated_rms_norm(device.compute.get(),
                  {.in = floats(in),
                   .gates = floats(gates),
@@ -126,7 +135,8 @@ void run_gated_rms_norm(Device& device, tensor::Matrix in, tensor::Matrix gates,
                   .columns = static_cast<int32_t>(in.cols),
                   .epsilon = norm.epsilon,
                   .gate_first = norm.gate_first,
-                  .gate_factor = norm.gate_factor},
+                  .gate_factor = norm.gate_factor,
+                  .sigmoid = norm.sigmoid},
                  static_cast<int32_t>(in.rows), out.data);
 }
 

@@ -22,7 +22,7 @@ void run_short_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& 
                     const tensor::DeviceVector& weight, const tensor::DeviceVector* bias, const BatchStates& at,
                     tensor::Matrix out);
 /// Implements Backend::delta_net.
-void run_delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const tensor::DeltaNetShape& shape,
+void run_delta_net(Device& device, const tensor::DeltaNetInputs& in, const tensor::DeltaNetShape& shape,
                    const tensor::DeviceVector& decay, const tensor::DeviceVector& step_bias, const BatchStates& at,
                    tensor::Matrix out);
 /// Implements Backend::state_space.

@@ -17,14 +17,16 @@ constexpr int kStagedRows = 16;                       ///< rows of a sequence th
 
 /// How a row changes the state S, with vectors k and q over its rows and v over its columns.
 enum class StateRule : int32_t {
-  kDelta,  ///< S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq, with k and q of unit length
-  kSpace,  ///< S ← decay·S + k ⊗ strength·v; out = Sᵀq + skip·v
+  kDelta,         ///< S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq, with k and q of unit length
+  kChannelDelta,  ///< kDelta, where each row of S has a decay of its own
+  kSpace,         ///< S ← decay·S + k ⊗ strength·v; out = Sᵀq + skip·v
 };
 
 struct StateParams {
-  const float* mixed = nullptr;  // [rows, columns of all vectors]
-  const float* gates = nullptr;  // [rows, heads] of a state space, else [rows, strengths | steps]
-  float* out = nullptr;          // [rows, heads, value_dim]
+  const float* mixed = nullptr;          // [rows, columns of all vectors]
+  const float* gates = nullptr;          // [rows, strengths | steps]; with one of both [rows, heads]
+  const float* channel_steps = nullptr;  // [rows, heads, key_dim] of kChannelDelta
+  float* out = nullptr;                  // [rows, heads, value_dim]
   int32_t mixed_columns = 0;
   int32_t heads = 0;
   int32_t heads_per_group = 0;  ///< heads that share k and q
@@ -35,7 +37,7 @@ struct StateParams {
   int32_t v_begin = 0;
   float min_step = 0.0f;  ///< of a state space
   float max_step = 0.0f;
-  float q_length = 1.0f;  ///< of a delta net
+  float q_length = 1.0f;     ///< of a delta net
   DeviceStateWeights weights;
   int64_t state_begin = 0;  ///< values of a sequence's state before this one
   DeviceBatch batch;
@@ -44,13 +46,14 @@ struct StateParams {
 };
 
 /// The rows that a block has loaded.
-template <int kQuads>
+template <StateRule kRule, int kQuads>
 struct StagedRows {
   static constexpr int kKeys = kQuads * kParts * 4;
   float k[kStagedRows][kKeys];
   float q[kStagedRows][kKeys];
   float v[kStagedRows][kColumns];
-  float decay[kStagedRows];
+  static constexpr int kDecays = kRule == StateRule::kChannelDelta ? kKeys : 1;
+  float decay[kStagedRows][kDecays];
   float strength[kStagedRows];
   float* kept[kStagedRows];  ///< where the state after the row is kept; null: nowhere
 };
@@ -66,26 +69,44 @@ __device__ inline void stage_vector(const float* from, int32_t key_dim, float le
   for (int32_t i = lane; i < keys; i += kLanes) to[i] = i < key_dim ? from[i] * factor : 0.0f;
 }
 
+/// Computes the decays of the rows of a head's state for a row of the batch, with 1 after them. One warp does it.
+__device__ inline void stage_channel_decays(const StateParams& p, int32_t row, int32_t head, int keys, int lane,
+                                            float* to) {
+  const float* const steps = p.channel_steps + (static_cast<size_t>(row) * p.heads + head) * p.key_dim;
+  const float* const bias = p.weights.step_bias + static_cast<size_t>(head) * p.key_dim;
+  const float rate = p.weights.decay[head];
+  for (int32_t i = lane; i < keys; i += kLanes) {
+    const float step = i < p.key_dim ? steps[i] + bias[i] : 0.0f;
+    to[i] = i < p.key_dim ? expf(-rate * softplus_of(step)) : 1.0f;
+  }
+}
+
 template <StateRule kRule, int kQuads>
 __device__ void stage_rows(const StateParams& p, const StateRows& rows, int32_t first, int32_t count, int32_t head,
-                           int32_t first_column, StagedRows<kQuads>& staged) {
-  constexpr bool kDelta = kRule == StateRule::kDelta;
-  constexpr int kKeys = StagedRows<kQuads>::kKeys;
+                           int32_t first_column, StagedRows<kRule, kQuads>& staged) {
+  constexpr bool kDelta = kRule != StateRule::kSpace;
+  constexpr bool kOwnDecays = kRule == StateRule::kChannelDelta;
+  constexpr int kKeys = StagedRows<kRule, kQuads>::kKeys;
   const int lane = threadIdx.x % kLanes;
   const int32_t group_at = head / p.heads_per_group * p.key_dim;
   for (int32_t row = threadIdx.x / kLanes; row < count; row += kStateWarps) {
     const float* const in = p.mixed + static_cast<size_t>(first + row) * p.mixed_columns;
     stage_vector(in + p.k_begin + group_at, p.key_dim, kDelta ? 1.0f : 0.0f, kKeys, lane, staged.k[row]);
     stage_vector(in + p.q_begin + group_at, p.key_dim, kDelta ? p.q_length : 0.0f, kKeys, lane, staged.q[row]);
+    if constexpr (kOwnDecays) stage_channel_decays(p, first + row, head, kKeys, lane, staged.decay[row]);
     const int32_t column = first_column + lane;
     staged.v[row][lane] = column < p.value_dim ? in[p.v_begin + head * p.value_dim + column] : 0.0f;
   }
   if (static_cast<int32_t>(threadIdx.x) < count) {
     const int32_t row = threadIdx.x;
-    const float* const gates = p.gates + static_cast<size_t>(first + row) * (kDelta ? 2 * p.heads : p.heads);
-    float step = softplus_of(gates[kDelta ? p.heads + head : head] + p.weights.step_bias[head]);
-    if (!kDelta) step = step < p.min_step ? p.min_step : step > p.max_step ? p.max_step : step;
-    staged.decay[row] = expf(-step * p.weights.decay[head]);
+    constexpr bool kBoth = kRule == StateRule::kDelta;
+    const float* const gates = p.gates + static_cast<size_t>(first + row) * (kBoth ? 2 * p.heads : p.heads);
+    float step = 0.0f;
+    if constexpr (!kOwnDecays) {
+      step = softplus_of(gates[kDelta ? p.heads + head : head] + p.weights.step_bias[head]);
+      if (!kDelta) step = step < p.min_step ? p.min_step : step > p.max_step ? p.max_step : step;
+      staged.decay[row][0] = expf(-step * p.weights.decay[head]);
+    }
     staged.strength[row] = kDelta ? times_sigmoid(1.0f, gates[head]) : step;
     staged.kept[row] = rows.after(p.states, p.layer, first + row);
   }
@@ -112,6 +133,17 @@ struct StateColumn {
     float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     sum += __shfl_xor_sync(kAllLanes, sum, kWarpColumns);
     return sum + __shfl_xor_sync(kAllLanes, sum, 2 * kWarpColumns);
+  }
+  /// value ← decays[row] · value.
+  __device__ void decay(const float* decays, int part) {
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const auto four = *reinterpret_cast<const float4*>(decays + row_of(quad, part, 0));
+      values[quad][0] *= four.x;
+      values[quad][1] *= four.y;
+      values[quad][2] *= four.z;
+      values[quad][3] *= four.w;
+    }
   }
   /// value ← decay · value + vector[row] · change.
   __device__ void update(const float* vector, float decay, float change, int part) {
@@ -153,7 +185,7 @@ __global__ void __launch_bounds__(kStateThreads) state_kernel(StateParams p) {
   const int own = threadIdx.x / kLanes * kWarpColumns + lane % kWarpColumns;  // column of the block
   const int32_t column = first_column + own;
   const size_t state_at = static_cast<size_t>(p.state_begin) + static_cast<size_t>(head) * p.key_dim * p.value_dim;
-  auto& staged = *reinterpret_cast<StagedRows<kQuads>*>(shared_memory());
+  auto& staged = *reinterpret_cast<StagedRows<kRule, kQuads>*>(shared_memory());
   StateColumn<kQuads> state;
   if (const float* const from = rows.before(p.states, p.layer)) {
     state.for_values(p, part, column, [&](float& value, size_t index) { value = from[state_at + index]; });
@@ -164,10 +196,14 @@ __global__ void __launch_bounds__(kStateThreads) state_kernel(StateParams p) {
     stage_rows<kRule>(p, rows, first, count, head, first_column, staged);
     __syncthreads();
     for (int32_t row = 0; row < count; ++row) {
-      const float decay = staged.decay[row];
+      float decay = staged.decay[row][0];
+      if constexpr (kRule == StateRule::kChannelDelta) {
+        state.decay(staged.decay[row], part);
+        decay = 1.0f;
+      }
       const float v = staged.v[row][own];
       float change = v * staged.strength[row];
-      if constexpr (kRule == StateRule::kDelta)
+      if constexpr (kRule != StateRule::kSpace)
         change = (v - state.dot(staged.k[row], part) * decay) * staged.strength[row];
       state.update(staged.k[row], decay, change, part);
       float result = state.dot(staged.q[row], part);
@@ -190,14 +226,14 @@ void run_state_rule(cudaStream_t stream, const char* name, const StateParams& p,
     launch<state_kernel<kRule, kQuads>>({.name = name,
                                          .grid = dim3(ceil_div(p.value_dim, kColumns), p.heads, bounds.sequences),
                                          .block = dim3(kStateThreads),
-                                         .shared_bytes = sizeof(StagedRows<kQuads>)},
+                                         .shared_bytes = sizeof(StagedRows<kRule, kQuads>)},
                                         stream, p);
   };
-  if (p.key_dim <= StagedRows<2>::kKeys) return run.template operator()<2>();
-  if (p.key_dim <= StagedRows<8>::kKeys) return run.template operator()<8>();
+  if (p.key_dim <= StagedRows<kRule, 2>::kKeys) return run.template operator()<2>();
+  if (p.key_dim <= StagedRows<kRule, 8>::kKeys) return run.template operator()<8>();
   run.template operator()<16>();
 }
-static_assert(StagedRows<16>::kKeys == kMaxStateRows);
+static_assert(StagedRows<StateRule::kDelta, 16>::kKeys == kMaxStateRows);
 
 }  // namespace
 }  // namespace millrace::cuda

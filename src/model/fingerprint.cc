@@ -107,6 +107,9 @@ void add_mixer(Hash& hash, const DeltaNetConfig& net) {
   hash.add(std::string_view("delta net"));
   for (const int32_t size : {net.key_head_count, net.value_head_count, net.key_dim, net.value_dim, net.conv_width})
     add_integer(hash, size);
+  if (!net.channel_decay) return;
+  hash.add(std::string_view("channel decay"));
+  add_integer(hash, net.gate_rank);
 }
 
 void add_mixer(Hash& hash, const MambaConfig& mamba) {

@@ -83,7 +83,8 @@ void LayerRunner::allocate_mixers(const StageLimits& limits) {
 
 void LayerRunner::make_rotations() {
   // Layers with heads of another size have a rotation of their own, which names its channels.
-  const int32_t head_dim = config_.layers.front().attention.head_dim;
+  const AttentionConfig& first = config_.layers.front().attention;
+  const int32_t head_dim = first.latent ? first.latent->rope_dim : first.head_dim;
   for (const RopeConfig& rope : config_.ropes) {
     const RotaryFrequencies frequencies = rotary_frequencies(rope, rope.rotary_dim > 0 ? rope.rotary_dim : head_dim);
     rotations_.push_back({backend_.make_vector(frequencies.inverse), frequencies.attention_factor});
@@ -113,7 +114,9 @@ tensor::AttentionShape LayerRunner::attention_shape(int32_t index) const {
 tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) const {
   const Rotation& rotation = rotations_[static_cast<size_t>(attention.rope.value_or(config_.ropes.size()))];
   tensor::RotaryTable table{.inverse_frequency = rotation.inverse_frequency.get(),
-                            .rotary_dim = attention.rope ? rotary_dim(config_, attention) : attention.head_dim,
+                            .rotary_dim = attention.rope     ? rotary_dim(config_, attention)
+                                          : attention.latent ? attention.latent->rope_dim
+                                                             : attention.head_dim,
                             .attention_factor = rotation.attention_factor};
   if (attention.query_scaling) {
     table.query_beta = static_cast<float>(attention.query_scaling->beta);

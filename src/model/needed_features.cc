@@ -38,8 +38,10 @@ bool attention_needs(const AttentionConfig& attention, Feature feature) {
 
 bool mixer_needs(const RecurrentConfig& mixer, Feature feature) {
   const auto* mamba = std::get_if<MambaConfig>(&mixer);
+  const auto* net = std::get_if<DeltaNetConfig>(&mixer);
   switch (feature) {
     case Feature::kRecurrence: return true;
+    case Feature::kConversion: return net != nullptr && net->channel_decay;
     case Feature::kScaledSums: return output_factor(mixer) != 1.0f;
     case Feature::kScaling: return mamba != nullptr && mamba->factors.step != 1.0f;
     case Feature::kScaledGates:
@@ -67,6 +69,7 @@ bool layer_needs(const LayerConfig& layer, Feature feature) {
     return true;
   const auto& moe = layer.feed_forward.moe;
   if (feature == Feature::kConversion && moe && moe->latent_size > 0) return true;
+  if (feature == Feature::kConversion && layer.recurrent && mixer_needs(*layer.recurrent, feature)) return true;
   if (feature == Feature::kConversion)
     return (layer.mixes() && !norms.before_attention) ||
            (layer.has_feed_forward() && !norms.before_feed_forward && !layer.parallel);

@@ -14,6 +14,10 @@ struct DeltaNetConfig {
   int32_t key_dim = 0;           ///< of a head
   int32_t value_dim = 0;         ///< of a head
   int32_t conv_width = 0;        ///< tokens that the convolution sees
+  /// The net is Kimi Delta Attention (arXiv 2510.26692): g is a vector over the channels of a key, and the gate of the
+  /// output is a sigmoid. As many key heads as value heads.
+  bool channel_decay = false;
+  int32_t gate_rank = 0;  ///< with channel_decay: rows of Wa, with which g and gates take Wb · Wa · x
   [[nodiscard]] int64_t key_width() const { return int64_t{key_head_count} * key_dim; }
   [[nodiscard]] int64_t value_width() const { return int64_t{value_head_count} * value_dim; }
   friend bool operator==(const DeltaNetConfig&, const DeltaNetConfig&) = default;

@@ -34,10 +34,17 @@ struct Columns {
   int64_t steps = 0;
   int64_t conv = 0;
   int64_t result = 0;
+  int64_t gate_rank = 0;
 };
 
 Columns columns_of(const DeltaNetConfig& net) {
   const int64_t conv = 2 * net.key_width() + net.value_width();
+  if (net.channel_decay)
+    return {.input = conv,
+            .steps = net.value_head_count,
+            .conv = conv,
+            .result = net.value_width(),
+            .gate_rank = net.gate_rank};
   return {.input = conv + net.value_width(),
           .steps = 2 * int64_t{net.value_head_count},
           .conv = conv,
@@ -95,6 +102,11 @@ std::unique_ptr<RecurrentWeights> load_recurrent(WeightPacker& packer, tensor::B
   weights->input = packer.pack(names_of(tensors.input));
   weights->input_bias = vector(tensors.input_bias, bias_factor);
   if (!tensors.steps.empty()) weights->steps = packer.pack_plain(names_of(tensors.steps));
+  const auto factors = [&](const std::optional<TensorSpec>& a, const std::optional<TensorSpec>& b) {
+    return a ? LowRankWeights{.a = packer.pack_plain({a->name}), .b = packer.pack_plain({b->name})} : LowRankWeights{};
+  };
+  weights->decays = factors(tensors.decay_a, tensors.decay_b);
+  weights->gates = factors(tensors.gate_a, tensors.gate_b);
   weights->steps_bias = vector(tensors.steps_bias, bias_factor);
   weights->conv =
       backend.make_vector(transposed_conv(packer, tensors.conv, convolved_factors(*config.layer(layer).recurrent)));
@@ -118,13 +130,19 @@ RecurrentMixer::RecurrentMixer(tensor::Backend& backend, const RecurrentConfig& 
   step_columns_ = columns.steps;
   conv_columns_ = columns.conv;
   result_columns_ = columns.result;
-  const auto allocate = [&](int64_t cols) {
-    return backend.allocate(Matrix{.dtype = DType::kF32, .rows = rows, .cols = cols}.bytes());
+  gate_rank_ = columns.gate_rank;
+  const auto allocate = [&](int64_t cols, DType dtype = DType::kF32) {
+    return backend.allocate(Matrix{.dtype = dtype, .rows = rows, .cols = cols}.bytes());
   };
   projected_ = allocate(input_columns_);
   steps_ = allocate(step_columns_);
   convolved_ = allocate(conv_columns_);
   result_ = allocate(result_columns_);
+  if (gate_rank_ == 0) return;
+  low_rank_ = allocate(gate_rank_);
+  low_converted_ = allocate(gate_rank_, backend.compute_dtype());
+  channel_steps_ = allocate(result_columns_);
+  gates_ = allocate(result_columns_);
 }
 
 void RecurrentMixer::mix(const RecurrentWeights& weights, Matrix input, const States& states, Matrix out) {
@@ -135,7 +153,20 @@ void RecurrentMixer::mix(const RecurrentWeights& weights, Matrix input, const St
   const Matrix steps = scratch(steps_, step_columns_);
   backend_.matmul(input, *weights.input, weights.input_bias.get(), projected);
   if (weights.steps) backend_.matmul(input, *weights.steps, weights.steps_bias.get(), steps);
-  std::visit([&](const auto& mixer) { mix(part_of(mixer, ranks_), weights, states, projected, steps, out); }, config_);
+  const Projected all{.input = input, .columns = projected, .steps = steps};
+  std::visit([&](const auto& mixer) { mix(part_of(mixer, ranks_), weights, states, all, out); }, config_);
+}
+
+Matrix RecurrentMixer::low_rank(const LowRankWeights& weights, Matrix input, const tensor::Buffer& buffer) {
+  const Matrix low{.data = low_rank_.data(), .dtype = DType::kF32, .rows = input.rows, .cols = gate_rank_};
+  Matrix converted = low;
+  converted.data = low_converted_.data();
+  converted.dtype = backend_.compute_dtype();
+  const Matrix out{.data = buffer.data(), .dtype = DType::kF32, .rows = input.rows, .cols = result_columns_};
+  backend_.matmul(input, *weights.a, nullptr, low);
+  backend_.convert(low, converted);
+  backend_.matmul(converted, *weights.b, nullptr, out);
+  return out;
 }
 
 Matrix RecurrentMixer::result(int64_t rows) const {
@@ -152,23 +183,27 @@ Matrix RecurrentMixer::convolve(const tensor::ConvShape& shape, const RecurrentW
 }
 
 void RecurrentMixer::mix(const DeltaNetConfig& net, const RecurrentWeights& weights, const States& states,
-                         Matrix projected, Matrix steps, Matrix out) {
+                         const Projected& projected, Matrix out) {
   const tensor::ConvShape conv{.channels = conv_columns_, .width = net.conv_width};
   const tensor::DeltaNetShape shape{.key_head_count = net.key_head_count,
                                     .value_head_count = net.value_head_count,
                                     .key_dim = net.key_dim,
                                     .value_dim = net.value_dim,
-                                    .state_begin = conv.state_values()};
-  const Matrix convolved = convolve(conv, weights, states, projected);
-  const Matrix values = result(projected.rows);
-  backend_.delta_net(convolved, steps, shape, *weights.decay, *weights.step_bias, states.batch, states.cache,
-                     states.layer, values);
-  backend_.gated_rms_norm(values, projected, conv_columns_,
-                          {.weight = weights.norm.get(), .epsilon = norm_epsilon_, .group = net.value_dim}, out);
+                                    .state_begin = conv.state_values(),
+                                    .channel_decay = net.channel_decay};
+  tensor::DeltaNetInputs in{.mixed = convolve(conv, weights, states, projected.columns), .gates = projected.steps};
+  const Matrix values = result(out.rows);
+  if (net.channel_decay) in.channel_steps = low_rank(weights.decays, projected.input, channel_steps_);
+  backend_.delta_net(in, shape, *weights.decay, *weights.step_bias, states.batch, states.cache, states.layer, values);
+  const Matrix gates = net.channel_decay ? low_rank(weights.gates, projected.input, gates_) : projected.columns;
+  backend_.gated_rms_norm(
+      values, gates, net.channel_decay ? 0 : conv_columns_,
+      {.weight = weights.norm.get(), .epsilon = norm_epsilon_, .group = net.value_dim, .sigmoid = net.channel_decay},
+      out);
 }
 
 void RecurrentMixer::mix(const MambaConfig& mamba, const RecurrentWeights& weights, const States& states,
-                         Matrix projected, Matrix steps, Matrix out) {
+                         const Projected& projected, Matrix out) {
   const tensor::ConvShape conv{.channels = conv_columns_, .width = mamba.conv_width};
   const tensor::StateSpaceShape shape{.head_count = mamba.head_count,
                                       .head_dim = mamba.head_dim,
@@ -177,12 +212,13 @@ void RecurrentMixer::mix(const MambaConfig& mamba, const RecurrentWeights& weigh
                                       .min_step = mamba.min_step,
                                       .max_step = mamba.max_step,
                                       .state_begin = conv.state_values()};
-  const Matrix convolved = convolve(conv, weights, states, projected);
-  const Matrix values = result(projected.rows);
+  const Matrix convolved = convolve(conv, weights, states, projected.columns);
+  const Matrix steps = projected.steps;
+  const Matrix values = result(out.rows);
   if (mamba.factors.step != 1.0f) backend_.scale(steps, mamba.factors.step);
   backend_.state_space(convolved, steps, shape, *weights.decay, *weights.step_bias, *weights.skip, states.batch,
                        states.cache, states.layer, values);
-  backend_.gated_rms_norm(values, projected, conv_columns_,
+  backend_.gated_rms_norm(values, projected.columns, conv_columns_,
                           {.weight = weights.norm.get(),
                            .epsilon = norm_epsilon_,
                            .group = mamba.inner_width() / mamba.group_count,
@@ -192,8 +228,8 @@ void RecurrentMixer::mix(const MambaConfig& mamba, const RecurrentWeights& weigh
 }
 
 void RecurrentMixer::mix(const ShortConvConfig& conv, const RecurrentWeights& weights, const States& states,
-                         Matrix projected, Matrix /*steps*/, Matrix out) {
-  backend_.short_conv(projected, {.channels = conv.width, .width = conv.conv_width}, *weights.conv,
+                         const Projected& projected, Matrix out) {
+  backend_.short_conv(projected.columns, {.channels = conv.width, .width = conv.conv_width}, *weights.conv,
                       weights.conv_bias.get(), states.batch, states.cache, states.layer, out);
 }
 

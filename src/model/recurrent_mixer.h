@@ -11,11 +11,19 @@ namespace millrace::model {
 
 class WeightPacker;
 
+/// A projection Wb · Wa of low rank.
+struct LowRankWeights {
+  std::unique_ptr<tensor::PackedWeight> a;  // [rank, hidden]
+  std::unique_ptr<tensor::PackedWeight> b;  // [width, rank]
+};
+
 /// A rank's part of one layer's recurrent mixer on the device. What the mixer lacks is null.
 struct RecurrentWeights {
   std::unique_ptr<tensor::PackedWeight> input;       // [what is convolved | what gates the output, hidden]
+  LowRankWeights decays;                             // steps of a delta net with channel_decay
+  LowRankWeights gates;                              // of its output, in place of rows of `input`
   std::unique_ptr<tensor::DeviceVector> input_bias;  // of `input`
-  std::unique_ptr<tensor::PackedWeight> steps;       // [b | a, hidden], or [dt, hidden]; unquantized
+  std::unique_ptr<tensor::PackedWeight> steps;       // [b | a, hidden], [b, hidden] or [dt, hidden]; unquantized
   std::unique_ptr<tensor::DeviceVector> steps_bias;  // of `steps`
   std::unique_ptr<tensor::DeviceVector> conv;        // [conv_width, channels]
   std::unique_ptr<tensor::DeviceVector> conv_bias;   // [channels]
@@ -50,12 +58,20 @@ class RecurrentMixer {
   void mix(const RecurrentWeights& weights, tensor::Matrix input, const States& states, tensor::Matrix out);
 
  private:
-  void mix(const DeltaNetConfig& net, const RecurrentWeights& weights, const States& states, tensor::Matrix projected,
-           tensor::Matrix steps, tensor::Matrix out);
-  void mix(const MambaConfig& mamba, const RecurrentWeights& weights, const States& states, tensor::Matrix projected,
-           tensor::Matrix steps, tensor::Matrix out);
-  void mix(const ShortConvConfig& conv, const RecurrentWeights& weights, const States& states, tensor::Matrix projected,
-           tensor::Matrix steps, tensor::Matrix out);
+  /// What a mixer has computed of its input.
+  struct Projected {
+    tensor::Matrix input;    // the mixer's
+    tensor::Matrix columns;  // f32 [rows, input_columns_]
+    tensor::Matrix steps;    // f32 [rows, step_columns_]
+  };
+  void mix(const DeltaNetConfig& net, const RecurrentWeights& weights, const States& states, const Projected& projected,
+           tensor::Matrix out);
+  /// Returns Wb · Wa · x in `buffer`, f32 [rows, result_columns_].
+  tensor::Matrix low_rank(const LowRankWeights& weights, tensor::Matrix input, const tensor::Buffer& buffer);
+  void mix(const MambaConfig& mamba, const RecurrentWeights& weights, const States& states, const Projected& projected,
+           tensor::Matrix out);
+  void mix(const ShortConvConfig& conv, const RecurrentWeights& weights, const States& states,
+           const Projected& projected, tensor::Matrix out);
   /// Convolves the first columns of `projected`.
   tensor::Matrix convolve(const tensor::ConvShape& shape, const RecurrentWeights& weights, const States& states,
                           tensor::Matrix projected);
@@ -69,10 +85,16 @@ class RecurrentMixer {
   int64_t step_columns_ = 0;
   int64_t conv_columns_ = 0;
   int64_t result_columns_ = 0;
+  int64_t gate_rank_ = 0;
   tensor::Buffer projected_;  // f32 [rows, input_columns_]
   tensor::Buffer steps_;      // f32 [rows, step_columns_]
   tensor::Buffer convolved_;  // f32 [rows, conv_columns_]
   tensor::Buffer result_;     // f32 [rows, result_columns_], before the norm
+  // These four are of a delta net with channel_decay.
+  tensor::Buffer low_rank_;       // f32 [rows, gate_rank_]
+  tensor::Buffer low_converted_;  // compute [rows, gate_rank_]
+  tensor::Buffer channel_steps_;  // f32 [rows, result_columns_]
+  tensor::Buffer gates_;          // f32 [rows, result_columns_]
 };
 
 }  // namespace millrace::model

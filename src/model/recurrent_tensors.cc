@@ -85,12 +85,44 @@ class MixerLister {
       tensors_.output_bias = spec(names_.bias(index_, names_.mixer_output), {config_.hidden_size}, Division::kNone);
   }
 
-  /// Returns a vector with an element per head.
-  [[nodiscard]] TensorSpec per_head(std::string_view name, int64_t heads) const {
-    return spec(names_.plain(index_, name), {heads}, Division::kMixerRows);
+  /// Returns a vector with elements of each head.
+  [[nodiscard]] TensorSpec per_head(std::string_view name, int64_t elements) const {
+    return spec(names_.plain(index_, name), {elements}, Division::kMixerRows);
+  }
+
+  /// Lists Kimi Delta Attention, whose q, k and v have projections and convolutions of their own.
+  void list_channel_net(const DeltaNetConfig& net) {
+    const int64_t width = net.value_width();
+    const int64_t rank = net.gate_rank;
+    for (const std::string_view name : {names_.query, names_.key, names_.value})
+      tensors_.input.push_back(matrix(names_.weight(index_, name), width));
+    for (const std::string_view name : {names_.query_conv, names_.key_conv, names_.value_conv}) {
+      const std::string stored = names_.weight(index_, name);
+      TensorSpec& made = tensors_.conv.emplace_back(
+          spec(part_name(stored, "channels"), {width, net.conv_width}, Division::kMixerRows));
+      made.part = TensorPart{.tensor = stored, .shape = {width, 1, net.conv_width}, .joined = true};
+    }
+    tensors_.steps = {matrix(names_.weight(index_, names_.delta_b), net.value_head_count)};
+    tensors_.steps.front().keeps_precision = true;
+    const auto factor = [&](std::string_view name, tensor::Shape shape, Division division) {
+      TensorSpec made = spec(names_.weight(index_, name), shape, division);
+      made.projection = made.keeps_precision = true;
+      return made;
+    };
+    tensors_.decay_a = factor(names_.decay_a, {rank, config_.hidden_size}, Division::kNone);
+    tensors_.decay_b = factor(names_.decay_b, {width, rank}, Division::kMixerRows);
+    tensors_.gate_a = factor(names_.gate_a, {rank, config_.hidden_size}, Division::kNone);
+    tensors_.gate_b = factor(names_.gate_b, {width, rank}, Division::kMixerRows);
+    const std::string decay = names_.plain(index_, names_.mixer_decay);
+    tensors_.decay = spec(part_name(decay, "heads"), {net.value_head_count}, Division::kMixerRows);
+    tensors_.decay->part = TensorPart{.tensor = decay, .shape = {1, 1, net.value_head_count, 1}};
+    tensors_.step_bias = per_head(names_.mixer_step_bias, width);
+    tensors_.norm = spec(names_.weight(index_, names_.mixer_norm), {net.value_dim}, Division::kNone);
+    list_output(width, false);
   }
 
   void list(const DeltaNetConfig& net) {
+    if (net.channel_decay) return list_channel_net(net);
     const int64_t heads = net.value_head_count;
     if (names_.fused_delta_qkvz.empty()) {
       tensors_.input = split_matrix(names_.weight(index_, names_.delta_qkv),
@@ -183,7 +215,7 @@ class MixerLister {
 void RecurrentTensors::add_to(std::vector<TensorSpec>& specs) const {
   for (const auto* list : {&input, &input_bias, &steps, &steps_bias, &conv, &conv_bias})
     specs.insert(specs.end(), list->begin(), list->end());
-  for (const auto* one : {&decay, &step_bias, &skip, &norm}) {
+  for (const auto* one : {&decay_a, &decay_b, &gate_a, &gate_b, &decay, &step_bias, &skip, &norm}) {
     if (*one) specs.push_back(**one);
   }
   specs.push_back(output);

@@ -12,13 +12,18 @@ namespace millrace::model {
 
 /// The weights of a recurrent mixer by their use. Lists are packed one above the other.
 struct RecurrentTensors {
-  std::vector<TensorSpec> input;       ///< the projection's rows: what is convolved, then what gates the output
+  std::vector<TensorSpec> input;       ///< rows of what is convolved, then of what gates the output without gate_a
   std::vector<TensorSpec> input_bias;  ///< of Mamba-2, with a bias
-  std::vector<TensorSpec> steps;       ///< rows that control the state and stay unquantized: b and a, or dt
+  std::vector<TensorSpec> steps;       ///< rows that control the state and stay unquantized: b and a, b, or dt
   std::vector<TensorSpec> steps_bias;
   std::vector<TensorSpec> conv;       ///< [channels, width] in all
   std::vector<TensorSpec> conv_bias;  ///< [channels] in all
-  std::optional<TensorSpec> decay;    ///< logarithms, [heads]
+  // Factors of low rank with channel_decay, unquantized: of the steps of decays and of the output's gates.
+  std::optional<TensorSpec> decay_a;
+  std::optional<TensorSpec> decay_b;
+  std::optional<TensorSpec> gate_a;
+  std::optional<TensorSpec> gate_b;
+  std::optional<TensorSpec> decay;  ///< logarithms, [heads]
   std::optional<TensorSpec> step_bias;
   std::optional<TensorSpec> skip;
   std::optional<TensorSpec> norm;

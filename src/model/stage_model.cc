@@ -160,6 +160,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
     if (layer.experts) experts.push_back(layer.experts.get());
     if (layer.recurrent) {
       add({&layer.recurrent->input, &layer.recurrent->steps, &layer.recurrent->output});
+      for (const LowRankWeights* pair : {&layer.recurrent->decays, &layer.recurrent->gates}) add({&pair->a, &pair->b});
       max_state_rows = std::max(max_state_rows, state_rows(*runner_.layer_config(index).recurrent));
     }
     if (layer.latent) {

@@ -63,6 +63,15 @@ struct TensorNames {
   std::string_view delta_a = "linear_attn.in_proj_a";
   std::string_view fused_delta_qkvz = {};
   std::string_view fused_delta_ba = {};
+  // Names of Kimi Delta Attention, whose projections are `query`, `key`, `value` and `delta_b`: three convolutions, and
+  // the factors of decays and gates.
+  std::string_view query_conv = "self_attn.q_conv1d";
+  std::string_view key_conv = "self_attn.k_conv1d";
+  std::string_view value_conv = "self_attn.v_conv1d";
+  std::string_view decay_a = "self_attn.f_a_proj";
+  std::string_view decay_b = "self_attn.f_b_proj";
+  std::string_view gate_a = "self_attn.g_a_proj";
+  std::string_view gate_b = "self_attn.g_b_proj";
   std::string_view mixer_input = {};  ///< of Mamba-2, rows z | x | B | C | dt, and of a short convolution, B | C | x
   std::string_view mixer_conv = "linear_attn.conv1d";
   std::string_view mixer_decay = "linear_attn.A_log";        ///< has no ending

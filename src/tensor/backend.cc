@@ -206,7 +206,7 @@ void Backend::short_conv(Matrix, const ConvShape&, const DeviceVector&, const De
   CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
 }
 
-void Backend::delta_net(Matrix, Matrix, const DeltaNetShape&, const DeviceVector&, const DeviceVector&,
+void Backend::delta_net(const DeltaNetInputs&, const DeltaNetShape&, const DeviceVector&, const DeviceVector&,
                         const UploadedBatch&, KvCache&, int32_t, Matrix) {
   CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
 }

@@ -11,6 +11,7 @@
 #include "base/enum_names.h"
 #include "base/ids.h"
 #include "tensor/attention_shape.h"
+#include "tensor/delta_net_inputs.h"
 #include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/feature.h"
@@ -460,10 +461,9 @@ class Backend {
   /// [channels] may be null.
   virtual void short_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
                           const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out);
-  /// out (f32) [T, value heads·value_dim] = o of mixed (f32) [T, q | k | v] and gates (f32) [T, b | a], per value head:
-  /// S ← e^g·S; S ← S + k ⊗ σ(b)·(v − Sᵀk); o = Sᵀq, with g = −decay · softplus(a + step_bias). q and k are brought to
-  /// unit length, q then divided by √key_dim.
-  virtual void delta_net(Matrix mixed, Matrix gates, const DeltaNetShape& shape, const DeviceVector& decay,
+  /// out (f32) [T, value heads·value_dim] = o, per value head: S ← e^g·S; S ← S + k ⊗ σ(b)·(v − Sᵀk); o = Sᵀq, with g =
+  /// −decay · softplus(a + step_bias) and a decay per head. q and k get unit length, q is then divided by √key_dim.
+  virtual void delta_net(const DeltaNetInputs& in, const DeltaNetShape& shape, const DeviceVector& decay,
                          const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
                          Matrix out);
   /// out (f32) [T, heads·head_dim] = y of mixed (f32) [T, x | B | C] and steps (f32) [T, heads], per head: h ← e^{−Δ ·

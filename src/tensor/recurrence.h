@@ -22,7 +22,8 @@ struct DeltaNetShape {
   int32_t value_head_count = 0;
   int32_t key_dim = 0;
   int32_t value_dim = 0;
-  int64_t state_begin = 0;  ///< values of a sequence's state before this one
+  int64_t state_begin = 0;     ///< values of a sequence's state before this one
+  bool channel_decay = false;  ///< each row of a state decays by itself; there are as many key heads as value heads
   [[nodiscard]] int64_t key_width() const { return int64_t{key_head_count} * key_dim; }
   [[nodiscard]] int64_t value_width() const { return int64_t{value_head_count} * value_dim; }
 };
@@ -41,14 +42,15 @@ struct StateSpaceShape {
   [[nodiscard]] int64_t group_width() const { return int64_t{group_count} * state_dim; }
 };
 
-/// An RMS norm of groups of channels with a gate, which multiplies by silu(gate_factor · gate). A norm without a
-/// weight, and a gate_factor other than 1, require Feature::kScaledGates.
+/// An RMS norm of groups of channels with a gate, which multiplies by silu(gate_factor · gate), or by a sigmoid. A norm
+/// without a weight, and a gate_factor other than 1, require Feature::kScaledGates.
 struct GatedNorm {
   const DeviceVector* weight = nullptr;  ///< [group] for all groups, or one for each channel; null: no norm
   float epsilon = 0.0f;
   int64_t group = 0;        ///< channels that are normalised together
   bool gate_first = false;  ///< the gate multiplies what is normalised, not what the norm gives
   float gate_factor = 1.0f;
+  bool sigmoid = false;  ///< the gate multiplies by sigmoid(gate); only with a weight, after the norm, factor 1
 };
 
 }  // namespace millrace::tensor

@@ -91,23 +91,32 @@ RecurrentOp gated_convolution(tensor::Backend& backend, Random& random, int64_t 
 }
 
 RecurrentOp delta_rule(tensor::Backend& backend, Random& random, tensor::DeltaNetShape shape) {
-  const Values decay = positive(random, shape.value_head_count);
-  const Values step_bias = random.normal(shape.value_head_count);
+  const int64_t heads = shape.value_head_count;
+  const int64_t steps = shape.channel_decay ? shape.key_width() : heads;
+  const Values decay = positive(random, heads);
+  const Values step_bias = random.normal(steps);
   const auto device_decay = shared_vector(backend, decay);
   const auto device_bias = shared_vector(backend, step_bias);
   shape.state_begin = 7;
-  return {.name = fmt::format("delta_net of {}/{} heads of {} and {}", shape.key_head_count, shape.value_head_count,
-                              shape.key_dim, shape.value_dim),
-          .input_widths = {2 * shape.key_width() + shape.value_width(), 2 * int64_t{shape.value_head_count}},
+  std::vector<int64_t> widths{2 * shape.key_width() + shape.value_width(), (shape.channel_decay ? 1 : 2) * heads};
+  if (shape.channel_decay) widths.push_back(steps);
+  return {.name = fmt::format("delta_net of {}/{} heads of {} and {}, decays {}", shape.key_head_count, heads,
+                              shape.key_dim, shape.value_dim, steps),
+          .input_widths = widths,
           .out_width = shape.value_width(),
           .state_values = shape.state_begin + shape.value_width() * shape.key_dim,
           .run =
               [=](tensor::Backend& on, std::span<const DeviceMatrix> m, const auto& batch, tensor::KvCache& states) {
-                on.delta_net(m[0].matrix, m[1].matrix, shape, *device_decay, *device_bias, batch, states, kLayer,
-                             m[2].matrix);
+                const tensor::Matrix channels = shape.channel_decay ? m[2].matrix : tensor::Matrix{};
+                on.delta_net({.mixed = m[0].matrix, .gates = m[1].matrix, .channel_steps = channels}, shape,
+                             *device_decay, *device_bias, batch, states, kLayer, m.back().matrix);
               },
           .reference =
-              [=](std::span<const Values> in) { return reference::delta_net(in[0], in[1], shape, decay, step_bias); }};
+              [=](std::span<const Values> in) {
+                return reference::delta_net(
+                    {.mixed = in[0], .gates = in[1], .channel_steps = shape.channel_decay ? in[2] : Values{}}, shape,
+                    decay, step_bias);
+              }};
 }
 
 RecurrentOp selective_state(tensor::Backend& backend, Random& random, tensor::StateSpaceShape shape) {
@@ -150,6 +159,13 @@ std::vector<RecurrentOp> random_ops(tensor::Backend& backend, Random& random) {
       delta_rule(backend, random, {.key_head_count = 1, .value_head_count = 1, .key_dim = small(33), .value_dim = 64}));
   ops.push_back(
       delta_rule(backend, random, {.key_head_count = 3, .value_head_count = 3, .key_dim = 128, .value_dim = 128}));
+  const int32_t heads = small(3);
+  ops.push_back(delta_rule(backend, random,
+                           {.key_head_count = heads,
+                            .value_head_count = heads,
+                            .key_dim = small(150),
+                            .value_dim = small(150),
+                            .channel_decay = true}));
   ops.push_back(selective_state(backend, random,
                                 {.head_count = 6, .head_dim = small(150), .group_count = 2, .state_dim = small(33)}));
   ops.push_back(
@@ -417,12 +433,13 @@ TEST_CASE("gated_rms_norm agrees with the reference") {
     for (const bool gate_first : {false, true}) {
       const int64_t group = random.integer(1, 140);
       const bool is_norm = !scales || random.integer(0, 2) > 0;
-      const float gate_factor = scales && random.integer(0, 1) > 0 ? 0.35f : 1.0f;
+      const bool is_sigmoid = is_norm && !gate_first && random.integer(0, 1) > 0;
+      const float gate_factor = scales && !is_sigmoid && random.integer(0, 1) > 0 ? 0.35f : 1.0f;
       const int64_t width = group * random.integer(1, 5);
       const bool shares_weight = random.integer(0, 1) == 0;
       const int64_t first_gate = random.integer(0, 20);
       INFO(backend_case.name << ": " << width << " in groups of " << group << ", norm " << is_norm << ", gates by "
-                             << gate_factor);
+                             << gate_factor << ", sigmoid " << is_sigmoid);
       const Values in = random.normal(5 * width, 3.0f);
       const Values gates = random.normal(5 * width, 3.0f);
       const Values weight = is_norm ? random.normal(shares_weight ? group : width) : Values{};
@@ -446,12 +463,13 @@ TEST_CASE("gated_rms_norm agrees with the reference") {
                                  .epsilon = 1e-5f,
                                  .group = group,
                                  .gate_first = gate_first,
-                                 .gate_factor = gate_factor},
+                                 .gate_factor = gate_factor,
+                                 .sigmoid = is_sigmoid},
                                 out.matrix);
         got = download(*backend, out.matrix);
       });
       const reference::GatedNorm norm{
-          .epsilon = 1e-5, .group = group, .gate_first = gate_first, .gate_factor = gate_factor};
+          .epsilon = 1e-5, .group = group, .gate_first = gate_first, .gate_factor = gate_factor, .sigmoid = is_sigmoid};
       check_close(got, reference::gated_rms_norm(in, gates, width, weight, norm), unit(backend->compute_dtype()) + 1e-5,
                   1e-6);
     }

@@ -24,6 +24,7 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
       {"gpt_oss", tensor::KvDType::kInt8},
       {"deepseek-v2-lite", tensor::KvDType::kAuto},
       {"qwen3next", tensor::KvDType::kInt8},
+      {"kimi-linear", tensor::KvDType::kAuto},
       {"gemma4", tensor::KvDType::kFp8E4M3},
       {"gemma4-moe", tensor::KvDType::kAuto},
       {"gemma4-e", tensor::KvDType::kAuto},
@@ -78,6 +79,7 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
                                                                             {"llama4", 26},
                                                                             {"deepseek-v2-lite", 121},
                                                                             {"qwen3next", 6},
+                                                                            {"kimi-linear", 6},
                                                                             {"lfm2", 7},
                                                                             {"gguf-llama", 6},
                                                                             {"gguf-qwen3moe", 6},
@@ -121,33 +123,13 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
 }
 
 TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
-  const test::GoldenFamily family =
-      test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>({"qwen2",
-                                                                                  "qwen3moe",
-                                                                                  "mixtral",
-                                                                                  "gpt_oss",
-                                                                                  "gemma2",
-                                                                                  "glm4moe",
-                                                                                  "deepseek-v3",
-                                                                                  "qwen3next",
-                                                                                  "granite4-dense",
-                                                                                  "lfm2",
-                                                                                  "gemma4",
-                                                                                  "gemma4-moe",
-                                                                                  "gemma4-e",
-                                                                                  "llama4",
-                                                                                  "nemotronh-moe",
-                                                                                  "nemotronh-latent",
-                                                                                  "falcon-h1",
-                                                                                  "falcon-h1-plain",
-                                                                                  "falcon-h1-biases",
-                                                                                  "gpt_oss-mxfp4",
-                                                                                  "gguf-llama",
-                                                                                  "gguf-qwen2",
-                                                                                  "gguf-mixtral",
-                                                                                  "gguf-qwen3moe",
-                                                                                  "gguf-k",
-                                                                                  "gguf-k-low"}))));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
+      {"qwen2",         "qwen3moe",         "mixtral",    "gpt_oss",         "gemma2",
+       "glm4moe",       "deepseek-v3",      "qwen3next",  "kimi-linear",     "granite4-dense",
+       "lfm2",          "gemma4",           "gemma4-moe", "gemma4-e",        "llama4",
+       "nemotronh-moe", "nemotronh-latent", "falcon-h1",  "falcon-h1-plain", "falcon-h1-biases",
+       "gpt_oss-mxfp4", "gguf-llama",       "gguf-qwen2", "gguf-mixtral",    "gguf-qwen3moe",
+       "gguf-k",        "gguf-k-low"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -170,13 +152,12 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
 TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 24;
   constexpr size_t kPrompts = 2;
-  const test::GoldenFamily family = test::read_golden_family(GENERATE(
-      from_range(test::drawn_from<std::string>({"qwen2",         "qwen3moe",      "mixtral",    "llama-untied",
-                                                "gpt_oss",       "qwen2moe",      "gemma2",     "deepseek-v2-lite",
-                                                "qwen3next",     "lfm2",          "gemma4",     "gemma4-moe",
-                                                "llama4",        "nemotronh-moe", "falcon-h1",  "falcon-h1-biases",
-                                                "gpt_oss-mxfp4", "gguf-llama",    "gguf-qwen2", "gguf-mixtral",
-                                                "gguf-qwen3moe", "gguf-k",        "gguf-k-low"}))));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
+      {"qwen2",        "qwen3moe",         "mixtral",          "llama-untied", "gpt_oss",
+       "qwen2moe",     "gemma2",           "deepseek-v2-lite", "qwen3next",    "kimi-linear",
+       "lfm2",         "gemma4",           "gemma4-moe",       "llama4",       "nemotronh-moe",
+       "falcon-h1",    "falcon-h1-biases", "gpt_oss-mxfp4",    "gguf-llama",   "gguf-qwen2",
+       "gguf-mixtral", "gguf-qwen3moe",    "gguf-k",           "gguf-k-low"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

@@ -67,12 +67,11 @@ void convolve(const DeviceConvolution& conv, const DeviceBatch& batch, const Dev
              });
 }
 
-/// One row's change of a head's state [keys, values], as StateRule has it.
+/// One row's change of a head's state [keys, values], as StateRule has it. The state has decayed before.
 struct Change {
   const float* k;
   const float* q;
   const float* v;
-  float decay;
   float strength;
   bool is_delta;
 };
@@ -81,14 +80,19 @@ void apply(const Change& change, size_t keys, size_t values, float* state, float
   for (size_t c = 0; c < values; ++c) {
     float seen = 0.0f;
     for (size_t i = 0; i < keys; ++i) seen += change.k[i] * state[i * values + c];
-    const float added = (change.is_delta ? change.v[c] - seen * change.decay : change.v[c]) * change.strength;
+    const float added = (change.is_delta ? change.v[c] - seen : change.v[c]) * change.strength;
     out[c] = 0.0f;
     for (size_t i = 0; i < keys; ++i) {
       float& value = state[i * values + c];
-      value = std::fma(change.k[i], added, value * change.decay);
+      value = std::fma(change.k[i], added, value);
       out[c] = std::fma(change.q[i], value, out[c]);
     }
   }
+}
+
+/// Multiplies the rows of a head's state by decays, [keys].
+void decay_rows(const std::vector<float>& decays, size_t values, float* state) {
+  for (size_t i = 0; i < decays.size() * values; ++i) state[i] *= decays[i / values];
 }
 
 /// Returns a vector brought to a length.
@@ -132,7 +136,7 @@ void short_conv(cudaStream_t stream, const float* in, const DeviceConvolution& c
   });
 }
 
-void delta_net(cudaStream_t stream, const float* mixed, const float* gates, const tensor::DeltaNetShape& shape,
+void delta_net(cudaStream_t stream, const DeviceDeltaInputs& inputs, const tensor::DeltaNetShape& shape,
                const DeviceStateWeights& weights, const DeviceBatch& batch, const BatchBounds& bounds,
                const DeviceKvCache& states, int32_t layer, float* out) {
   emulator::emulated_enqueue(stream, [=] {
@@ -145,19 +149,29 @@ void delta_net(cudaStream_t stream, const float* mixed, const float* gates, cons
     each_state(batch, states, layer, shape.state_begin, static_cast<int64_t>(heads * keys * values),
                [&](int32_t row, std::vector<float>& state) {
                  const auto at = static_cast<size_t>(row);
-                 const float* const in = mixed + at * (2 * key_width + heads * values);
+                 const float* const in = inputs.mixed + at * (2 * key_width + heads * values);
+                 const float* const gates = inputs.gates + at * (shape.channel_decay ? 1 : 2) * heads;
                  for (size_t head = 0; head < heads; ++head) {
+                   float* const own = state.data() + head * keys * values;
+                   std::vector<float> decays(keys);
+                   for (size_t i = 0; i < keys; ++i) {
+                     const float rate = weights.decay[head];
+                     const size_t channel = shape.channel_decay ? head * keys + i : head;
+                     const float given =
+                         shape.channel_decay ? inputs.channel_steps[at * key_width + channel] : gates[heads + head];
+                     const float step = given + weights.step_bias[channel];
+                     decays[i] = std::exp(-rate * softplus(step));
+                   }
+                   decay_rows(decays, values, own);
                    const float* const q = in + head / heads_per_key * keys;
                    const auto unit_q = with_length(q, keys, 1.0f / std::sqrt(static_cast<float>(keys)));
                    const auto unit_k = with_length(q + key_width, keys, 1.0f);
-                   const float step = softplus(gates[at * 2 * heads + heads + head] + weights.step_bias[head]);
                    apply({.k = unit_k.data(),
                           .q = unit_q.data(),
                           .v = in + 2 * key_width + head * values,
-                          .decay = std::exp(-weights.decay[head] * step),
-                          .strength = logistic(gates[at * 2 * heads + head]),
+                          .strength = logistic(gates[head]),
                           .is_delta = true},
-                         keys, values, state.data() + head * keys * values, out + (at * heads + head) * values);
+                         keys, values, own, out + (at * heads + head) * values);
                  }
                });
   });
@@ -183,13 +197,10 @@ void state_space(cudaStream_t stream, const float* mixed, const float* steps, co
                    const float step = std::clamp(softplus(steps[at * heads + head] + weights.step_bias[head]),
                                                  shape.min_step, shape.max_step);
                    float* const to = out + (at * heads + head) * values;
-                   apply({.k = b,
-                          .q = b + group_width,
-                          .v = x,
-                          .decay = std::exp(-weights.decay[head] * step),
-                          .strength = step,
-                          .is_delta = false},
-                         keys, values, state.data() + head * keys * values, to);
+                   decay_rows(std::vector<float>(keys, std::exp(-weights.decay[head] * step)), values,
+                              state.data() + head * keys * values);
+                   apply({.k = b, .q = b + group_width, .v = x, .strength = step, .is_delta = false}, keys, values,
+                         state.data() + head * keys * values, to);
                    for (size_t c = 0; c < values; ++c) to[c] = std::fma(x[c], weights.skip[head], to[c]);
                  }
                });
@@ -204,15 +215,16 @@ void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t 
       const float* const gates =
           norm.gates + row * static_cast<size_t>(norm.gate_columns) + static_cast<size_t>(norm.first_gate);
       for (size_t first = 0; first < columns; first += group) {
-        const auto silu_of_gate = [&](size_t i) {
+        const auto factor_of_gate = [&](size_t i) {
           const float gate = norm.gate_factor * gates[first + i];
+          if (norm.sigmoid) return logistic(gate);
           return gate * logistic(gate);
         };
         const bool gates_first = norm.gate_first || norm.weight == nullptr;
         std::vector<float> values(norm.in + row * columns + first, norm.in + row * columns + first + group);
         float squares = 0.0f;
         for (size_t i = 0; i < group; ++i) {
-          if (gates_first) values[i] *= silu_of_gate(i);
+          if (gates_first) values[i] *= factor_of_gate(i);
           squares += values[i] * values[i];
         }
         if (norm.weight == nullptr) {
@@ -222,7 +234,7 @@ void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t 
         const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(group) + norm.epsilon);
         for (size_t i = 0; i < group; ++i) {
           const float normed = values[i] * inverse * norm.weight[(first + i) % static_cast<size_t>(norm.weights)];
-          bf16(out)[row * columns + first + i] = to_bf16(gates_first ? normed : normed * silu_of_gate(i));
+          bf16(out)[row * columns + first + i] = to_bf16(gates_first ? normed : normed * factor_of_gate(i));
         }
       }
     }

@@ -112,6 +112,7 @@ const std::vector<std::string>& golden_family_names() {
                                  "falcon-h1",
                                  "falcon-h1-plain",
                                  "falcon-h1-biases",
+                                 "kimi-linear",
                                  "deepseek-v2-lite",
                                  "deepseek-v2",
                                  "deepseek-v3",

@@ -9,7 +9,7 @@ namespace {
 /// Reads experts that sigmoid scores and a correction bias choose, and the shared expert.
 MoeConfig read_afmoe_experts(FieldReader& fields) {
   require_text(fields, "score_func", "sigmoid");
-  MoeConfig moe = read_grouped_experts(fields, "num_experts", "num_shared_experts");
+  MoeConfig moe = read_grouped_experts(fields, {.count = "num_experts", .shared = "num_shared_experts"});
   moe.renormalize = fields.flag_or("route_norm", true);
   moe.weight_scale = static_cast<float>(fields.number_or("route_scale", 1.0, 0.0, 1e6));
   moe.f32_router = false;

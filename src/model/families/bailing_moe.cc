@@ -6,7 +6,7 @@ namespace {
 
 MoeConfig read_bailing_experts(FieldReader& fields) {
   require_text(fields, "score_function", "sigmoid");
-  MoeConfig moe = read_grouped_experts(fields, "num_experts", "num_shared_experts");
+  MoeConfig moe = read_grouped_experts(fields, {.count = "num_experts", .shared = "num_shared_experts"});
   moe.choice_bias = fields.flag_or("moe_router_enable_expert_bias", true);
   return moe;
 }

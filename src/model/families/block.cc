@@ -135,7 +135,7 @@ LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefa
   refuse_bidirectional(fields);
   config.vocab_size = integer_with_default(fields, "vocab_size", defaults.vocab_size, 1, kMaxVocab);
   config.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
-  config.max_position = integer_with_default(fields, "max_position_embeddings", defaults.max_position, 1, kMaxPosition);
+  config.max_position = integer_with_default(fields, defaults.max_position_key, defaults.max_position, 1, kMaxPosition);
   config.norm_epsilon = static_cast<float>(fields.number_or(defaults.epsilon_key, defaults.epsilon, 0.0, 1.0));
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", defaults.tied_embeddings);
   read_dual_chunks(fields, config);
@@ -260,25 +260,25 @@ void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fall
   if (count > 0) moe.shared = {.width = count * moe.intermediate_size};
 }
 
-MoeConfig read_grouped_experts(FieldReader& fields, std::string_view count_key, std::string_view shared_key) {
+MoeConfig read_grouped_experts(FieldReader& fields, const GroupedExpertKeys& keys) {
   MoeConfig moe;
-  moe.expert_count = fields.integer(count_key, 1, kMaxExpertCount);
-  read_experts_per_token(fields, count_key, moe);
+  moe.expert_count = fields.integer(keys.count, 1, kMaxExpertCount);
+  read_experts_per_token(fields, keys.count, moe, keys.per_token);
   moe.intermediate_size = fields.integer("moe_intermediate_size", 1, kMaxIntermediate / kMaxShared);
   moe.score = tensor::RouterScore::kSigmoid;
-  moe.renormalize = fields.flag_or("norm_topk_prob", true);
+  moe.renormalize = fields.flag_or(keys.renormalize, true);
   moe.sum_epsilon = 1e-20;
   moe.weight_scale = static_cast<float>(fields.number_or("routed_scaling_factor", 1.0, 0.0, 1e6));
   moe.choice_bias = true;
   moe.f32_router = true;
   moe.group_score = tensor::GroupScore::kSumOfTwo;
-  moe.group_count = fields.integer_or("n_group", 1, 1, kMaxExpertCount);
+  moe.group_count = fields.integer_or(keys.groups, 1, 1, kMaxExpertCount);
   moe.groups_per_token = fields.integer_or("topk_group", 1, 1, kMaxExpertCount);
   if (moe.expert_count % moe.group_count != 0 || moe.groups_per_token > moe.group_count ||
       moe.expert_count / moe.group_count * moe.groups_per_token < moe.experts_per_token)
-    fields.fail_with("{} experts in n_group {} groups, of which topk_group {} give num_experts_per_tok {}, do not fit",
-                     moe.expert_count, moe.group_count, moe.groups_per_token, moe.experts_per_token);
-  read_shared_experts(fields, shared_key, 1, moe);
+    fields.fail_with("{} experts in {} {} groups, of which topk_group {} give {} {}, do not fit", moe.expert_count,
+                     keys.groups, moe.group_count, moe.groups_per_token, keys.per_token, moe.experts_per_token);
+  read_shared_experts(fields, keys.shared, 1, moe);
   return moe;
 }
 

@@ -33,6 +33,7 @@ struct BlockDefaults {
   std::optional<int32_t> max_position = {};
   std::optional<int32_t> intermediate_size = {};
   std::optional<int32_t> layer_count = {};
+  std::string_view max_position_key = "max_position_embeddings";
   std::string_view epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   bool tied_embeddings = false;
@@ -92,10 +93,18 @@ void read_experts_per_token(FieldReader& fields, std::string_view count_key, Moe
 /// Reads how many shared experts there are, each as wide as one of the others: at most kMaxShared.
 void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fallback, MoeConfig& moe);
 
-/// Reads experts that are chosen by DeepSeek-V3's router, and the shared expert: n_routed_experts, n_group and so on.
-/// Scores are sigmoids; a group counts as the sum of its two largest scores with their correction biases.
-[[nodiscard]] MoeConfig read_grouped_experts(FieldReader& fields, std::string_view count_key = "n_routed_experts",
-                                             std::string_view shared_key = "n_shared_experts");
+/// The names of the members that read_grouped_experts reads, where families differ in them.
+struct GroupedExpertKeys {
+  std::string_view count = "n_routed_experts";
+  std::string_view shared = "n_shared_experts";
+  std::string_view per_token = "num_experts_per_tok";
+  std::string_view renormalize = "norm_topk_prob";
+  std::string_view groups = "n_group";
+};
+
+/// Reads experts that are chosen by DeepSeek-V3's router, and the shared expert. Scores are sigmoids; a group counts as
+/// the sum of its two largest scores with their correction biases.
+[[nodiscard]] MoeConfig read_grouped_experts(FieldReader& fields, const GroupedExpertKeys& keys = {});
 
 /// Gives every layer a copy of `layer`, with experts from the layer `dense_count` on.
 void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const MoeConfig& moe, int32_t dense_count);

@@ -40,7 +40,7 @@ void read_exaone_attention(FieldReader& fields, ModelConfig& config, LayerConfig
 
 MoeConfig read_exaone_experts(FieldReader& fields) {
   require_text(fields, "scoring_func", "sigmoid");
-  MoeConfig moe = read_grouped_experts(fields, "num_experts", "num_shared_experts");
+  MoeConfig moe = read_grouped_experts(fields, {.count = "num_experts", .shared = "num_shared_experts"});
   moe.weight_scale = static_cast<float>(fields.number_or("routed_scaling_factor", 2.5, 0.0, 1e6));
   return moe;
 }

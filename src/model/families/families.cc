@@ -53,6 +53,7 @@ constexpr std::array kFamilies{
     Family{"DeepseekV32", FamilyKind::kDecoder, "DeepSeek-V3.2", describe_deepseek_v32},
     Family{"GlmMoeDsa", FamilyKind::kDecoder, "GLM-5", describe_glm_moe_dsa},
     Family{"Glm4MoeLite", FamilyKind::kDecoder, "GLM-4.7-Flash", describe_glm4_moe_lite},
+    Family{"KimiLinear", FamilyKind::kDecoder, "Kimi Linear 48B-A3B", describe_kimi_linear},
     Family{"Mistral3ForConditionalGeneration", FamilyKind::kWrapper, "Mistral Small 3.1 to 4, Ministral 3",
            describe_mistral3},
     Family{"Gemma3ForConditionalGeneration", FamilyKind::kWrapper, "Gemma 3 4B to 27B", describe_gemma3_wrapper},

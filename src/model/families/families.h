@@ -57,6 +57,7 @@ void describe_deepseek_v32(FieldReader& fields, ModelConfig& config);
 void describe_glm_moe_dsa(FieldReader& fields, ModelConfig& config);
 void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config);
 void describe_kimi_k25(FieldReader& fields, ModelConfig& config);
+void describe_kimi_linear(FieldReader& fields, ModelConfig& config);
 void describe_qwen2_moe(FieldReader& fields, ModelConfig& config);
 void describe_granite_moe(FieldReader& fields, ModelConfig& config);
 void describe_granite_moe_hybrid(FieldReader& fields, ModelConfig& config);

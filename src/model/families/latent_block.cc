@@ -29,12 +29,12 @@ int32_t add_latent_rope(FieldReader& fields, ModelConfig& config, int32_t rope_d
   return static_cast<int32_t>(config.ropes.size()) - 1;
 }
 
-}  // namespace
-
-LayerConfig read_latent_block(FieldReader& fields, ModelConfig& config, int32_t query_rank) {
+/// Reads the block without its rotation. `query_rank` is the default of q_lora_rank; 0: a whole projection.
+LayerConfig read_latents(FieldReader& fields, ModelConfig& config, int32_t query_rank, BlockDefaults defaults) {
   require_activation(fields, "silu");
   const int32_t value_dim = fields.integer("v_head_dim", 2, kMaxHeadDim);
-  LayerConfig layer = read_block(fields, config, {.head_dim = value_dim});
+  defaults.head_dim = value_dim;
+  LayerConfig layer = read_block(fields, config, defaults);
   AttentionConfig& attention = layer.attention;
   LatentConfig latent;
   latent.query_rank = fields.integer_or("q_lora_rank", fields.has_key("q_lora_rank") ? 0 : query_rank, 1, kMaxRank);
@@ -46,10 +46,24 @@ LayerConfig read_latent_block(FieldReader& fields, ModelConfig& config, int32_t 
   attention.latent = latent;
   attention.head_dim = value_dim;
   attention.kv_head_count = 1;
+  attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(latent.nope_dim + latent.rope_dim)));
+  return layer;
+}
+
+}  // namespace
+
+LayerConfig read_latent_block(FieldReader& fields, ModelConfig& config, int32_t query_rank) {
+  LayerConfig layer = read_latents(fields, config, query_rank, {});
+  AttentionConfig& attention = layer.attention;
+  const LatentConfig& latent = *attention.latent;
   attention.rope = add_latent_rope(fields, config, latent.rope_dim);
   attention.scale = static_cast<float>(yarn_score_factor(config.ropes.back()) /
                                        std::sqrt(static_cast<double>(latent.nope_dim + latent.rope_dim)));
   return layer;
+}
+
+LayerConfig read_unrotated_latent_block(FieldReader& fields, ModelConfig& config, const BlockDefaults& defaults) {
+  return read_latents(fields, config, 0, defaults);
 }
 
 int32_t read_dense_layers(FieldReader& fields, int32_t silent) {

@@ -76,9 +76,13 @@ std::vector<std::string> names_that_stay(const ModelConfig& config) {
       }
     }
     if (config.layer(layer).recurrent) {
-      for (const TensorSpec& spec : recurrent_tensors(config, layer).steps) {
+      const RecurrentTensors tensors = recurrent_tensors(config, layer);
+      for (const TensorSpec& spec : tensors.steps) {
         std::string name = module(spec.stored_name());
         if (names.back() != name) names.push_back(std::move(name));
+      }
+      for (const auto* factor : {&tensors.decay_a, &tensors.decay_b, &tensors.gate_a, &tensors.gate_b}) {
+        if (*factor) names.push_back(module((*factor)->name));
       }
     }
     if (!config.is_sparse(layer)) continue;
