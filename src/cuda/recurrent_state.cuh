@@ -37,7 +37,7 @@ struct StateParams {
   int32_t v_begin = 0;
   float min_step = 0.0f;  ///< of a state space
   float max_step = 0.0f;
-  float q_length = 1.0f;     ///< of a delta net
+  float q_length = 1.0f;  ///< of a delta net
   DeviceStateWeights weights;
   int64_t state_begin = 0;  ///< values of a sequence's state before this one
   DeviceBatch batch;
