@@ -13,6 +13,16 @@ GEMMA = {
     "tie_word_embeddings": True,
 }
 
+HUNYUAN_ROPE = {
+    "alpha": 1000.0,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "type": "dynamic",
+}
+
 DENSE_FAMILIES = [
     # Longrope takes its long list beyond 64 positions, which all prompts exceed.
     Family(
@@ -169,6 +179,85 @@ DENSE_FAMILIES = [
         },
         eos=2,
         prompt_lengths=LENGTHS,
+    ),
+    Family(
+        "cohere",
+        seed=129,
+        config={
+            **{key: value for key, value in SMALL.items() if key not in ("rms_norm_eps", "head_dim")},
+            "architectures": ["CohereForCausalLM"],
+            "model_type": "cohere",
+            "attention_bias": False,
+            "layer_norm_eps": 1e-5,
+            "logit_scale": 0.5,
+            "model_max_length": 131072,
+            "pad_token_id": 0,
+            "rope_theta": 75000.0,
+            "tie_word_embeddings": True,
+            "use_qk_norm": True,
+        },
+        eos=2,
+        prompt_lengths=SHORT_LENGTHS,
+    ),
+    Family(
+        "cohere-plain",
+        seed=130,
+        config={
+            **{key: value for key, value in SMALL.items() if key not in ("rms_norm_eps", "head_dim")},
+            "architectures": ["CohereForCausalLM"],
+            "model_type": "cohere",
+            "layer_norm_eps": 1e-5,
+            "logit_scale": 0.5,
+            "num_hidden_layers": 2,
+            "rope_theta": 8000000.0,
+            "tie_word_embeddings": True,
+        },
+        eos=2,
+        prompt_lengths=SHORT_LENGTHS,
+    ),
+    Family(
+        "arcee",
+        seed=131,
+        config={
+            **SMALL,
+            "architectures": ["ArceeForCausalLM"],
+            "model_type": "arcee",
+            "attention_bias": False,
+            "hidden_act": "relu2",
+            "mlp_bias": False,
+            "rope_scaling": {
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 20.0,
+                "mscale": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "yarn",
+                "type": "yarn",
+            },
+            "rope_theta": 10000.0,
+        },
+        eos=[2, 3],
+        prompt_lengths=SHORT_LENGTHS,
+    ),
+    Family(
+        "hunyuan",
+        seed=132,
+        config={
+            **SMALL,
+            "architectures": ["HunYuanDenseV1ForCausalLM"],
+            "model_type": "hunyuan_v1_dense",
+            "attention_bias": False,
+            "attention_head_dim": 16,
+            "mlp_bias": False,
+            "norm_type": "rms",
+            "rope_scaling": HUNYUAN_ROPE,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": True,
+            "use_cla": False,
+            "use_qk_norm": True,
+        },
+        eos=[2, 3],
+        prompt_lengths=SHORT_LENGTHS,
     ),
     Family(
         "ministral3",

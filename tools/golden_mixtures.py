@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from golden_families import COMMON, DTYPES, EXPERT_SPREAD, INIT_STD, NORM_STD, Family, auto_class
+from golden_dense import HUNYUAN_ROPE, SHORT_LENGTHS
+from golden_families import COMMON, DTYPES, EXPERT_SPREAD, INIT_STD, NORM_STD, SMALL, Family, auto_class
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig
@@ -318,6 +319,44 @@ MIXTURES = [
         },
         eos=[2, 5],
         weights=mixture_weights,
+    ),
+    Family(
+        "hunyuan-moe",
+        seed=133,
+        config={
+            **SMALL,
+            "architectures": ["HunYuanMoEV1ForCausalLM"],
+            "model_type": "hunyuan_v1_moe",
+            "attention_bias": False,
+            "attention_head_dim": 16,
+            "group_limited_greedy": False,
+            "intermediate_size": 40,
+            "mlp_bias": False,
+            "moe_intermediate_size": [40] * 4,
+            "moe_layer_num_skipped": 0,
+            "moe_topk": [2] * 4,
+            "n_group": False,
+            "norm_topk_prob": True,
+            "norm_type": "rms",
+            "num_experts": 8,
+            "num_shared_expert": [1] * 4,
+            "pad_token_id": 0,
+            "position_embedding_xdrope": False,
+            "rope_scaling": HUNYUAN_ROPE,
+            "rope_theta": 10000.0,
+            "routed_scaling_factor": False,
+            "tie_word_embeddings": True,
+            "topk_group": False,
+            "use_cla": False,
+            "use_mixed_mlp_moe": True,
+            "use_mla": False,
+            "use_qk_norm": True,
+            "use_rotary_pos_emb": True,
+        },
+        eos=2,
+        prompt_lengths=SHORT_LENGTHS,
+        weights=mixture_weights,
+        f32_parts=("gate.wg",),
     ),
     Family(
         "hyv3",

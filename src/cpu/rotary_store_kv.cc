@@ -12,6 +12,7 @@
 namespace millrace::cpu {
 namespace {
 
+using tensor::HeadNorm;
 using tensor::Matrix;
 
 /// Moves a non-finite value, or one that overflows in the cache, to the key. Only rows that attend to this position may
@@ -20,6 +21,30 @@ void confine_fault(const CpuKvCache& cache, std::span<float> key, std::span<floa
   if (!cache.has_fault(value)) return;
   std::ranges::fill(key, std::numeric_limits<float>::quiet_NaN());
   std::ranges::fill(value, 0.0f);
+}
+
+/// Returns whether a norm of q and k, if there is one, is of each head. The sizes of its weights must fit.
+bool check_norms(const tensor::AttentionShape& shape, const tensor::RotaryTable& rotary, const CpuVector* q_norm,
+                 const CpuVector* k_norm) {
+  const int64_t dim = shape.head_dim;
+  const int64_t query = shape.head_count * dim;
+  const int64_t key = shape.kv_head_count * dim;
+  CHECK(shape.queries_only || (q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
+  if (q_norm == nullptr) return true;
+  const auto has_sizes = [&](int64_t q_size, int64_t k_size) {
+    return q_norm->size() == q_size && (k_norm == nullptr || k_norm->size() == k_size);
+  };
+  const bool has_head_weights = has_sizes(dim, dim);
+  CHECK(shape.head_norm == HeadNorm::kRms     ? has_head_weights || has_sizes(query, key)
+        : shape.head_norm == HeadNorm::kLayer ? has_sizes(query, key)
+                                              : has_head_weights,
+        "q and k norms are [{}] and [{}], with heads of {} and widths of {} and {}", q_norm->size(),
+        k_norm == nullptr ? 0 : k_norm->size(), dim, query, key);
+  CHECK(shape.head_norm != HeadNorm::kRotatedRms || rotary.attention_factor == 1.0f,
+        "a norm after a rotation that scales by {}", rotary.attention_factor);
+  const bool per_head = has_head_weights || shape.head_norm == HeadNorm::kLayer;
+  CHECK(per_head || (!shape.queries_only && !shape.values_are_keys), "a norm over all heads of more than q, k and v");
+  return per_head;
 }
 
 }  // namespace
@@ -35,13 +60,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   check_matrix("qkv", qkv, tensor::DType::kF32, q.rows, int64_t{heads} * dim);
   check_matrix("q", q, device.compute_dtype, qkv.rows, int64_t{shape.head_count} * dim);
   check_batch(batch, q.rows, cache);
-  CHECK(shape.queries_only || (q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
-  const bool per_head = q_norm == nullptr || (q_norm->size() == dim && (k_norm == nullptr || k_norm->size() == dim));
-  CHECK(per_head || !shape.queries_only, "queries without keys under a norm over all heads");
-  CHECK(per_head || (q_norm->size() == q.cols && k_norm->size() == int64_t{kv_heads} * dim),
-        "q and k norms are [{}] and [{}], wanted [{}], or [{}] and [{}]", q_norm->size(), k_norm->size(), dim, q.cols,
-        kv_heads * dim);
-  CHECK(per_head || !shape.values_are_keys, "values that are keys under a norm over all heads");
+  const bool per_head = check_norms(shape, rotary, q_norm, k_norm);
   CHECK(rotary.rotary_dim % 2 == 0 && rotary.rotary_dim <= dim, "{} rotary channels of {}", rotary.rotary_dim, dim);
   CHECK(cache.shape().kv_head_count == kv_heads && cache.shape().head_dim == dim && layer >= 0 &&
             layer < cache.shape().layer_count,
@@ -51,9 +70,15 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   const int32_t half = rotary.rotary_dim / 2;
   const auto padded = static_cast<size_t>(cache.padded_dim());
   const std::vector<float> ones(shape.value_norm ? static_cast<size_t>(dim) : 0, 1.0f);
-  const auto turn = [&](float* head, const CpuVector* norm, int64_t row) {
-    if (norm != nullptr && per_head) device.kernels.rms_norm(head, norm->data(), norm_epsilon, head, dim);
-    device.kernels.rotate(head, angles.cos.data() + row * half, angles.sin.data() + row * half, half);
+  const auto turn = [&](float* values, const CpuVector* norm, int32_t head, int64_t row) {
+    const bool has_norm = norm != nullptr && per_head;
+    if (has_norm && shape.head_norm == HeadNorm::kRms)
+      device.kernels.rms_norm(values, norm->data(), norm_epsilon, values, dim);
+    if (has_norm && shape.head_norm == HeadNorm::kLayer)
+      layer_norm_row(values, norm->data() + head * dim, nullptr, double{norm_epsilon}, dim, values);
+    device.kernels.rotate(values, angles.cos.data() + row * half, angles.sin.data() + row * half, half);
+    if (has_norm && shape.head_norm == HeadNorm::kRotatedRms)
+      device.kernels.rms_norm(values, norm->data(), norm_epsilon, values, dim);
   };
   const auto store_rows = [&](size_t s, int64_t row, float* values) {
     const int32_t position = angles.positions[static_cast<size_t>(row)];
@@ -66,7 +91,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     }
     for (int32_t head = 0; head < shape.head_count; ++head) {
       std::memcpy(values, in + head * dim, static_cast<size_t>(dim) * sizeof(float));
-      turn(values, q_norm, row);
+      turn(values, q_norm, head, row);
       const float factor = query_factor(rotary, position);
       for (int32_t i = 0; factor != 1.0f && i < dim; ++i) values[i] *= factor;
       device.store_row(values, row_of<std::byte>(q, row) + static_cast<size_t>(head * dim) * tensor::size_of(q.dtype),
@@ -76,7 +101,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     std::fill(values, values + 2 * padded, 0.0f);
     for (int32_t head = 0; head < stored_heads; ++head) {
       std::memcpy(values, in + (shape.head_count + head) * dim, static_cast<size_t>(dim) * sizeof(float));
-      turn(values, k_norm, row);
+      turn(values, k_norm, head, row);
       std::memcpy(value, in + (value_head + head) * dim, static_cast<size_t>(dim) * sizeof(float));
       if (shape.value_norm) device.kernels.rms_norm(value, ones.data(), norm_epsilon, value, dim);
       confine_fault(cache, {values, padded}, {value, padded});

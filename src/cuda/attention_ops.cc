@@ -34,10 +34,14 @@ void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShap
   CHECK(rotary.rotary_dim % 2 == 0 && rotary.rotary_dim <= shape.head_dim, "{} rotary channels of {}",
         rotary.rotary_dim, shape.head_dim);
   CHECK(shape.queries_only || (q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
-  const auto is_per_head = [&](const tensor::DeviceVector* norm) {
-    return norm == nullptr || norm->size() == shape.head_dim;
+  const bool is_layer = shape.head_norm == tensor::HeadNorm::kLayer;
+  const auto is_per_head = [&](const tensor::DeviceVector* norm, int32_t count) {
+    return norm == nullptr || norm->size() == int64_t{is_layer ? count : 1} * shape.head_dim;
   };
-  if (!is_per_head(q_norm) || !is_per_head(k_norm)) {
+  CHECK(shape.head_norm != tensor::HeadNorm::kRotatedRms || rotary.attention_factor == 1.0f,
+        "a norm after a rotation that scales by {}", rotary.attention_factor);
+  if (!is_per_head(q_norm, shape.head_count) || !is_per_head(k_norm, shape.kv_head_count)) {
+    CHECK(shape.head_norm == tensor::HeadNorm::kRms, "weights of a norm of each head that have other sizes");
     CHECK(!shape.values_are_keys && !shape.queries_only, "keys that are not alone under a norm over all heads");
     norm_all_heads(device, qkv, *as_cuda(q_norm), *as_cuda(k_norm), norm_epsilon);
     q_norm = k_norm = nullptr;
@@ -45,6 +49,7 @@ void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShap
   const HeadNorms norms{.q = values_of(q_norm),
                         .k = values_of(k_norm),
                         .epsilon = norm_epsilon,
+                        .kind = shape.head_norm,
                         .of_values = shape.value_norm,
                         .values_are_keys = shape.values_are_keys,
                         .queries_only = shape.queries_only};

@@ -35,14 +35,16 @@ constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
 
 /// What the ops compute. A feature that other backends get is missing here until it is named.
-constexpr std::array kFeatures = {
-    Feature::kIndexers,         Feature::kEncoders,       Feature::kLayerNorm,         Feature::kConversion,
-    Feature::kScaledSums,       Feature::kScaling,        Feature::kSoftCap,           Feature::kGeluTanh,
-    Feature::kAttentionSoftCap, Feature::kReluSquared,    Feature::kScaledGates,       Feature::kAttentionSinks,
-    Feature::kQueryScaling,     Feature::kNormOfAllHeads, Feature::kAttentionGates,    Feature::kAttentionChunks,
-    Feature::kValueNorms,       Feature::kWeighedInputs,  Feature::kExpertNorms,       Feature::kRecurrence,
-    Feature::kLatentAttention,  Feature::kRouting,        Feature::kExpertActivation,  Feature::kExpertBiases,
-    Feature::kF32Weights,       Feature::kGatedSums,      Feature::kStatesBeforeDrafts};
+constexpr std::array kFeatures = {Feature::kIndexers,        Feature::kEncoders,         Feature::kLayerNorm,
+                                  Feature::kConversion,      Feature::kScaledSums,       Feature::kScaling,
+                                  Feature::kSoftCap,         Feature::kGeluTanh,         Feature::kAttentionSoftCap,
+                                  Feature::kReluSquared,     Feature::kScaledGates,      Feature::kAttentionSinks,
+                                  Feature::kQueryScaling,    Feature::kNormOfAllHeads,   Feature::kAttentionGates,
+                                  Feature::kAttentionChunks, Feature::kValueNorms,       Feature::kWeighedInputs,
+                                  Feature::kExpertNorms,     Feature::kRecurrence,       Feature::kLatentAttention,
+                                  Feature::kRouting,         Feature::kExpertActivation, Feature::kExpertBiases,
+                                  Feature::kF32Weights,      Feature::kGatedSums,        Feature::kStatesBeforeDrafts,
+                                  Feature::kHeadNorms};
 
 class CudaBackend final : public Backend {
  public:

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/attention_shape.h"
 #include "tensor/routing.h"
 
 /// The ops of tensor::Backend on device memory. Each function launches kernels on `stream` and returns; it neither
@@ -333,9 +334,10 @@ struct DeviceRotary {
 };
 /// The norms of heads before they are rotated and stored, and the source of values.
 struct HeadNorms {
-  const float* q = nullptr;  // [head_dim], or null: no norm of q and k
-  const float* k = nullptr;  // [head_dim], or null
+  const float* q = nullptr;  // [head_dim], with kLayer [heads·head_dim], or null: no norm of q and k
+  const float* k = nullptr;  // [head_dim], with kLayer [kv_heads·head_dim], or null
   float epsilon = 0.0f;
+  tensor::HeadNorm kind = tensor::HeadNorm::kRms;
   bool of_values = false;        ///< values are divided by their root mean square
   bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
   bool queries_only = false;     ///< qkv has no k and no v, and nothing is stored

@@ -31,7 +31,7 @@ struct Module {
 };
 
 /// Changes with every change of the declarations above or of tensor::Backend.
-inline constexpr uint32_t kModuleInterface = 22;
+inline constexpr uint32_t kModuleInterface = 23;
 /// The module's one symbol. It returns null unless the module was built with this interface and program version.
 inline constexpr const char* kModuleEntry = "millrace_cuda_module";
 using ModuleEntry = const Module*(uint32_t interface_number, const char* version);

@@ -28,21 +28,65 @@ __device__ float norm_factor(const float* head, float epsilon, int32_t dim, int 
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
 
+/// The LayerNorm of a head, without its weights.
+struct LayerNormed {
+  const float* head = nullptr;
+  float mean = 0.0f;
+  float factor = 1.0f;
+  __device__ LayerNormed(const float* from, float epsilon, int32_t dim, int lane) : head(from) {
+    float sum = 0.0f;
+    for (int32_t i = lane; i < dim; i += kLanes) sum += head[i];
+    mean = warp_sum(sum) / static_cast<float>(dim);
+    float squares = 0.0f;
+    for (int32_t i = lane; i < dim; i += kLanes) squares += (head[i] - mean) * (head[i] - mean);
+    factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
+  }
+  __device__ float operator[](int32_t i) const { return (head[i] - mean) * factor; }
+};
+
+/// Rotates the channels that `value(i)` returns. `store(i, x)` receives channel i.
+template <class Value, class Store>
+__device__ void rotate_channels(const RotaryParams& r, const float* cos, const float* sin, int lane, const Value& value,
+                                const Store& store) {
+  const int32_t half = r.rotary.rotary_dim / 2;
+  for (int32_t i = lane; i < half; i += kLanes) {
+    const float x = value(i);
+    const float y = value(i + half);
+    store(i, x * cos[i] - y * sin[i]);
+    store(i + half, y * cos[i] + x * sin[i]);
+  }
+  for (int32_t i = 2 * half + lane; i < r.cache.head_dim; i += kLanes) store(i, value(i));
+}
+
 /// Normalises and rotates one head and multiplies it by `scale`. `store(i, x)` receives channel i.
 template <class Store>
 __device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,
                             const float* sin, float scale, int lane, const Store& store) {
   const int32_t dim = r.cache.head_dim;
-  const int32_t half = r.rotary.rotary_dim / 2;
-  const float factor = norm == nullptr ? 1.0f : norm_factor(head, r.norms.epsilon, dim, lane);
-  const auto value = [&](int32_t i) { return norm == nullptr ? head[i] : head[i] * factor * norm[i]; };
-  for (int32_t i = lane; i < half; i += kLanes) {
-    const float x = value(i);
-    const float y = value(i + half);
-    store(i, (x * cos[i] - y * sin[i]) * scale);
-    store(i + half, (y * cos[i] + x * sin[i]) * scale);
+  if (norm != nullptr && r.norms.kind == tensor::HeadNorm::kLayer) {
+    const LayerNormed normed(head, r.norms.epsilon, dim, lane);
+    rotate_channels(
+        r, cos, sin, lane, [&](int32_t i) { return normed[i] * norm[i]; },
+        [&](int32_t i, float x) { store(i, x * scale); });
+    return;
   }
-  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) store(i, value(i) * scale);
+  const float factor = norm == nullptr ? 1.0f : norm_factor(head, r.norms.epsilon, dim, lane);
+  if (norm != nullptr && r.norms.kind == tensor::HeadNorm::kRotatedRms) {
+    // The rotation changes no sum of squares.
+    rotate_channels(
+        r, cos, sin, lane, [&](int32_t i) { return head[i] * factor; },
+        [&](int32_t i, float x) { store(i, x * norm[i] * scale); });
+    return;
+  }
+  rotate_channels(
+      r, cos, sin, lane, [&](int32_t i) { return norm == nullptr ? head[i] : head[i] * factor * norm[i]; },
+      [&](int32_t i, float x) { store(i, x * scale); });
+}
+
+/// Returns the weights of a head's norm.
+__device__ const float* norm_of_head(const RotaryParams& r, const float* norm, int32_t head) {
+  const bool has_own = norm != nullptr && r.norms.kind == tensor::HeadNorm::kLayer;
+  return has_own ? norm + head * r.cache.head_dim : norm;
 }
 
 /// Stores the channels of a head in bf16.
@@ -70,27 +114,27 @@ __device__ bool has_fault(const HeadValue& value, int32_t dim, int lane) {
   return __ballot_sync(kAllLanes, fault) != 0;
 }
 
-__device__ void store_key_value(const RotaryParams& r, const float* key, const float* cos, const float* sin, int lane,
-                                uint16_t* key_out, uint16_t* value_out) {
+__device__ void store_key_value(const RotaryParams& r, const float* key, const float* norm, const float* cos,
+                                const float* sin, int lane, uint16_t* key_out, uint16_t* value_out) {
   const int32_t dim = r.cache.head_dim;
   const HeadValue value(r, key, lane);
   const bool fault = has_fault(value, dim, lane);
   if (fault) {
     for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
   } else {
-    rotate_head(r, key, r.norms.k, cos, sin, 1.0f, lane, StoreBf16{key_out});
+    rotate_head(r, key, norm, cos, sin, 1.0f, lane, StoreBf16{key_out});
   }
   for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
   for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
 }
 
 /// Stores a key and its value as codes. `heads` [2][head_dim] is the warp's shared memory.
-__device__ void store_coded_key_value(const RotaryParams& r, const float* key, const float* cos, const float* sin,
-                                      int lane, const CodedToken& token, float* heads) {
+__device__ void store_coded_key_value(const RotaryParams& r, const float* key, const float* norm, const float* cos,
+                                      const float* sin, int lane, const CodedToken& token, float* heads) {
   const int32_t dim = r.cache.head_dim;
   const HeadValue value(r, key, lane);
   float* const normed = heads + dim;
-  rotate_head(r, key, r.norms.k, cos, sin, 1.0f, lane, [heads](int32_t i, float x) { heads[i] = x; });
+  rotate_head(r, key, norm, cos, sin, 1.0f, lane, [heads](int32_t i, float x) { heads[i] = x; });
   for (int32_t i = lane; i < dim; i += kLanes) normed[i] = value[i];
   __syncwarp();
   store_codes(r.cache, token, heads, normed, lane);
@@ -122,18 +166,19 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
     const float* const from = in + head * dim;
     if (head < r.head_count) {
       uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
-      rotate_head(r, from, r.norms.q, cos_table, sin_table, query_scale, lane, StoreBf16{to});
+      rotate_head(r, from, norm_of_head(r, r.norms.q, head), cos_table, sin_table, query_scale, lane, StoreBf16{to});
       continue;
     }
     const int32_t kv_head = head - r.head_count;
+    const float* const norm = norm_of_head(r, r.norms.k, kv_head);
     if (r.cache.element != KvElement::kBf16) {
       float* const own = sin_table + half + threadIdx.x / kLanes * 2 * dim;
-      store_coded_key_value(r, from, cos_table, sin_table, lane, coded_token(r.cache, page, r.layer, kv_head, slot),
-                            own);
+      store_coded_key_value(r, from, norm, cos_table, sin_table, lane,
+                            coded_token(r.cache, page, r.layer, kv_head, slot), own);
       continue;
     }
     const size_t at = static_cast<size_t>(slot) * channel_stride(dim);
-    store_key_value(r, from, cos_table, sin_table, lane,
+    store_key_value(r, from, norm, cos_table, sin_table, lane,
                     head_in_page(r.cache, page, r.layer, KeyOrValue::kKey, kv_head) + at,
                     head_in_page(r.cache, page, r.layer, KeyOrValue::kValue, kv_head) + at);
   }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "model/recurrent_config.h"
+#include "tensor/attention_shape.h"
 #include "tensor/routing.h"
 
 /// The parts of one layer of a model. The forward pass interprets them; a family's file (families/) fills them in.
@@ -27,13 +28,24 @@ struct LayerNorms {
   friend bool operator==(const LayerNorms&, const LayerNorms&) = default;
 };
 
-/// The RMS norm of q and k before the rotation.
+/// The norm of q and k: an RMS norm before the rotation, unless it says otherwise.
 enum class QkNorm : uint8_t {
   kNone,
-  kPerHead,   ///< of each head, with one weight [head_dim]
-  kAllHeads,  ///< of all heads together, with weights [heads · head_dim]
-  kUnit,      ///< of each head, without weights
+  kPerHead,         ///< of each head, with one weight [head_dim]
+  kAllHeads,        ///< of all heads together, with weights [heads · head_dim]
+  kUnit,            ///< of each head, without weights
+  kLayerPerHead,    ///< LayerNorm of each head, with weights of its own, stored as [heads, head_dim]
+  kRotatedPerHead,  ///< of each head after the rotation, with one weight [head_dim]
 };
+
+/// Returns the norm of q and k as an op computes it.
+[[nodiscard]] constexpr tensor::HeadNorm head_norm(QkNorm norm) {
+  switch (norm) {
+    case QkNorm::kLayerPerHead: return tensor::HeadNorm::kLayer;
+    case QkNorm::kRotatedPerHead: return tensor::HeadNorm::kRotatedRms;
+    default: return tensor::HeadNorm::kRms;
+  }
+}
 
 /// Multiplies the rotated query at position p by 1 + beta · ln(1 + floor((p + offset) / original_max_position)).
 struct QueryScaling {

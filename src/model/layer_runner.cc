@@ -106,6 +106,7 @@ tensor::AttentionShape LayerRunner::attention_shape(int32_t index) const {
           .causal = !config_.encoder,
           .soft_cap = attention.soft_cap,
           .sinks = weights_[static_cast<size_t>(index)].sinks.get(),
+          .head_norm = head_norm(attention.qk_norm),
           .value_norm = attention.value_norm,
           .values_are_keys = attention.values_are_keys,
           .queries_only = attention.keys_of.has_value()};

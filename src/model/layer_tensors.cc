@@ -167,10 +167,24 @@ class LayerLister {
     list_head_norms();
   }
 
+  /// Adds the weights of a norm of each head, which are stored as a matrix.
+  void add_norms_of_heads(std::string_view name, int64_t heads, Division division) {
+    const int64_t dim = layer_.attention.head_dim;
+    const std::string stored = names_.weight(index_, name);
+    TensorSpec& spec = add(stored, {heads * dim}, division);
+    spec.part = TensorPart{.tensor = stored, .shape = {heads, dim}};
+    spec.paired = paired_rows(dim, 0, rotary_dim(config_, layer_.attention));
+  }
+
   void list_head_norms() {
     const AttentionConfig& attention = layer_.attention;
     if (attention.qk_norm == QkNorm::kNone || attention.qk_norm == QkNorm::kUnit) return;
-    const bool per_head = attention.qk_norm == QkNorm::kPerHead;
+    if (attention.qk_norm == QkNorm::kLayerPerHead) {
+      add_norms_of_heads(names_.query_norm, attention.head_count, Division::kHeadRows);
+      add_norms_of_heads(names_.key_norm, attention.kv_head_count, Division::kKvHeadRows);
+      return;
+    }
+    const bool per_head = attention.qk_norm != QkNorm::kAllHeads;
     add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : attention.query_width()});
     if (attention.keys_of) return;
     add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : attention.kv_width()});

@@ -31,6 +31,7 @@ bool attention_needs(const AttentionConfig& attention, Feature feature) {
     case Feature::kAttentionGates: return attention.output_gate;
     case Feature::kLatentAttention: return attention.latent.has_value();
     case Feature::kIndexers: return attention.latent && attention.latent->indexer;
+    case Feature::kHeadNorms: return head_norm(attention.qk_norm) != tensor::HeadNorm::kRms;
     case Feature::kNormOfAllHeads: return attention.qk_norm == QkNorm::kAllHeads;
     default: return false;
   }

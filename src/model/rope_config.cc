@@ -92,6 +92,15 @@ void refuse_untyped(FieldReader& scaling) {
     scaling.fail("rope_type is missing, though factor is given");
 }
 
+/// Reads a rotation that is called dynamic and has an alpha, which stretches the base for every length of text.
+void read_alpha(FieldReader& scaling, int32_t rotated, RopeConfig& rope) {
+  constexpr double kMaxAlpha = 1e9;
+  const double alpha = scaling.number("alpha", 1.0, kMaxAlpha);
+  if (scaling.number_or("factor", 1.0, 0.0, kMaxFactor) != 1.0)
+    scaling.fail("factor other than 1 is not supported beside alpha");
+  rope.theta *= std::pow(alpha, static_cast<double>(rotated) / std::max(rotated - 2, 1));
+}
+
 /// Reads rope_scaling or rope_parameters.
 void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positions& positions, RopeConfig& rope) {
   if (!scaling.has("rope_type") && !scaling.has("type")) {
@@ -99,6 +108,7 @@ void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positi
     return;
   }
   const std::string name = scaling.text(scaling.has("rope_type") ? "rope_type" : "type");
+  if (reading.has_alpha && name == "dynamic") return read_alpha(scaling, reading.head_dim, rope);
   const std::optional<RopeKind> kind = kind_of(name, reading.has_longrope);
   if (!kind) {
     scaling.fail_with("rope_type '{}' is not one of default, linear, llama3, proportional, yarn", name);

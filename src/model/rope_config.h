@@ -17,6 +17,7 @@ struct RopeReading {
   /// The default of partial_rotary_factor. Without one the family rotates whole heads, and another value is a fault.
   std::optional<double> partial;
   bool is_scaled = true;             ///< rope_scaling applies; otherwise only the base is read
+  bool has_alpha = false;            ///< dynamic with alpha is known: the base times alpha^(head_dim / (head_dim - 2))
   bool has_longrope = false;         ///< longrope is known, also by the names su and yarn
   std::string_view layer_type = {};  ///< the member of rope_parameters that is read where these differ by layer type
 };

@@ -22,7 +22,9 @@ namespace millrace::model {
 struct TensorPart {
   std::string tensor;       ///< the stored tensor's name
   std::string scales = {};  ///< of MXFP4 blocks, whose tensor `tensor` is; empty: it is plain floating point
-  tensor::Shape shape;      ///< of the stored tensor: [elements], [rows, columns] or [planes, rows, columns]
+  /// Shape of the stored tensor: [elements], [rows, columns] or [planes, rows, columns]. A weight of one dimension may
+  /// be stored as a matrix.
+  tensor::Shape shape;
   int64_t plane = 0;        ///< of a stored tensor with three dimensions
   bool transposed = false;  ///< rows of the weight are columns of the plane
   bool joined = false;      ///< of three dimensions, of which the last two are the weight's columns

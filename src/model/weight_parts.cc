@@ -20,10 +20,12 @@ TermRange stored_rows(const TensorSpec& spec, TermRange own) {
   return {spec.part->stored_row(own.begin), spec.part->stored_row(own.end - 1) + 1};
 }
 
-/// Returns one matrix of a tensor with three dimensions; other tensors as they are.
+/// Returns one matrix of a tensor with three dimensions, and the elements of a vector that is stored as a matrix. Other
+/// tensors are returned as they are.
 HostTensor plane_of(const HostTensor& tensor, const TensorSpec& spec) {
-  if (tensor.shape.rank() != 3) return tensor;
   HostTensor matrix = tensor;
+  if (spec.shape.rank() == 1) matrix.shape = {tensor.shape.elements()};
+  if (tensor.shape.rank() != 3) return matrix;
   if (spec.part->joined) {
     matrix.shape = {tensor.shape[0], tensor.shape[1] * tensor.shape[2]};
     return matrix;

@@ -6,6 +6,13 @@ namespace millrace::tensor {
 
 class DeviceVector;
 
+/// How rotary_store_kv normalises q and k where it has weights for them.
+enum class HeadNorm : uint8_t {
+  kRms,         ///< RMS norm before the rotation: of a head with weights [head_dim], of all with [heads·head_dim]
+  kRotatedRms,  ///< RMS norm of a head after the rotation, with weights [head_dim]
+  kLayer,       ///< LayerNorm of a head before the rotation, with weights [heads·head_dim]
+};
+
 /// The head counts and the mask of one layer's attention.
 struct AttentionShape {
   int32_t head_count = 0;
@@ -19,6 +26,7 @@ struct AttentionShape {
   float soft_cap = 0.0f;   ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   /// A score per head that takes part in the softmax like that of a key without a value; null: none.
   const DeviceVector* sinks = nullptr;  // [head_count]
+  HeadNorm head_norm = HeadNorm::kRms;
   // What rotary_store_kv makes of values.
   bool value_norm = false;       ///< values are divided by their root mean square per head
   bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v

@@ -436,9 +436,10 @@ class Backend {
                                float factor, Matrix hidden);
   /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm of q and k
   /// precedes the rotation when both weights are given: per head with weights [head_dim], over all heads with weights
-  /// [heads·head_dim] and [kv_heads·head_dim]. The shape may have a norm of v with the same epsilon, and values that
-  /// are keys, or qkv has queries only and nothing is stored. The contents of `qkv` are lost. q goes to `q` (compute)
-  /// [T, heads·head_dim]; k and v go to the pages of `layer`, an index into this cache's layers.
+  /// [heads·head_dim] and [kv_heads·head_dim]. The shape may have another HeadNorm. With kRotatedRms the table scales
+  /// no cos and sin. The shape may have a norm of v with the same epsilon, and values that are keys, or qkv has queries
+  /// only and nothing is stored. The contents of `qkv` are lost. q goes to `q` (compute) [T, heads·head_dim]; k and v
+  /// go to the pages of `layer`, an index into this cache's layers.
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;

@@ -24,6 +24,7 @@ enum class Feature : uint8_t {
   kAttentionChunks,     ///< AttentionShape::chunk_size
   kValueNorms,          ///< AttentionShape::value_norm and values_are_keys
   kNormOfAllHeads,      ///< norms of q and k over all heads in rotary_store_kv
+  kHeadNorms,           ///< AttentionShape::head_norm other than kRms
   kAttentionGates,      ///< gate
   kRecurrence,          ///< caches of states, and the ops of recurrent mixers
   kStatesBeforeDrafts,  ///< BatchLayout::drafts in the ops of recurrent mixers
@@ -55,6 +56,7 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kAttentionChunks, "chunked attention"},
     {Feature::kValueNorms, "a norm of values"},
     {Feature::kNormOfAllHeads, "a norm over all heads"},
+    {Feature::kHeadNorms, "heads with LayerNorm or with a norm after the rotation"},
     {Feature::kAttentionGates, "attention with an output gate"},
     {Feature::kRecurrence, "recurrent layers"},
     {Feature::kStatesBeforeDrafts, "states before drafts"},

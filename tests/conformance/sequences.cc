@@ -19,9 +19,9 @@ std::span<const float> row_of(const Values& values, int64_t row, int64_t width) 
 std::string AttentionCase::to_string() const {
   return fmt::format(
       "{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}, cap {}, sinks {}, beta {}, "
-      "value norm {}, keys as values {}, chunk {}",
+      "head norm {}, value norm {}, keys as values {}, chunk {}",
       head_count, kv_head_count, head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms, causal,
-      soft_cap, sinks, query_beta, value_norm, values_are_keys, chunk_size);
+      soft_cap, sinks, query_beta, static_cast<int>(head_norm), value_norm, values_are_keys, chunk_size);
 }
 
 bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
@@ -30,6 +30,7 @@ bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
          (soft_cap == 0.0f || backend.computes(Feature::kAttentionSoftCap)) &&
          (!sinks || backend.computes(Feature::kAttentionSinks)) &&
          (!norms_all_heads || backend.computes(Feature::kNormOfAllHeads)) &&
+         (head_norm == tensor::HeadNorm::kRms || backend.computes(Feature::kHeadNorms)) &&
          (chunk_size == 0 || backend.computes(Feature::kAttentionChunks)) &&
          ((!value_norm && !values_are_keys) || backend.computes(Feature::kValueNorms)) &&
          (query_beta == 0.0f || backend.computes(Feature::kQueryScaling));
@@ -57,8 +58,8 @@ Weights random_weights(Random& random, const AttentionCase& sizes) {
   for (int32_t i = 0; i < sizes.rotary_dim / 2; ++i) {
     weights.inverse_frequency.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / sizes.rotary_dim)));
   }
-  weights.q_norm = random.normal(int64_t{sizes.norms_all_heads ? sizes.head_count : 1} * sizes.head_dim);
-  weights.k_norm = random.normal(int64_t{sizes.norms_all_heads ? sizes.kv_head_count : 1} * sizes.head_dim);
+  weights.q_norm = random.normal(int64_t{sizes.has_head_weights() ? sizes.head_count : 1} * sizes.head_dim);
+  weights.k_norm = random.normal(int64_t{sizes.has_head_weights() ? sizes.kv_head_count : 1} * sizes.head_dim);
   if (sizes.sinks) {
     weights.sinks = random.normal(sizes.head_count, 2.0f);
     weights.sinks.front() = 40.0f;   // takes nearly everything
@@ -119,6 +120,7 @@ class Feeder {
                                        .causal = sizes_.causal,
                                        .soft_cap = sizes_.soft_cap,
                                        .sinks = sizes_.sinks ? sinks_.get() : nullptr,
+                                       .head_norm = sizes_.head_norm,
                                        .value_norm = sizes_.value_norm,
                                        .values_are_keys = sizes_.values_are_keys};
     const tensor::RotaryTable rotary{.inverse_frequency = frequencies_.get(),
@@ -225,11 +227,20 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
   const int64_t qkv_width = q_width + kv_width + sizes.value_head_count() * dim;
   const auto turned = [&](std::span<const float> heads, const Values& norm, int64_t position, double factor) {
     Values values(heads.begin(), heads.end());
-    if (sizes.norms) values = reference::rms_norm(values, norm, double{kEpsilon});
+    if (sizes.norms && sizes.head_norm == tensor::HeadNorm::kRms)
+      values = reference::rms_norm(values, norm, double{kEpsilon});
     for (size_t head = 0; head < values.size(); head += static_cast<size_t>(dim)) {
-      reference::rotate(std::span(values).subspan(head, static_cast<size_t>(dim)), weights.inverse_frequency,
-                        sizes.attention_factor, position);
+      const auto own = std::span(values).subspan(head, static_cast<size_t>(dim));
+      if (sizes.norms && sizes.head_norm == tensor::HeadNorm::kLayer) {
+        const Values zeros(own.size(), 0.0f);
+        const Values weight(norm.begin() + static_cast<int64_t>(head), norm.begin() + static_cast<int64_t>(head) + dim);
+        const Values normed = reference::layer_norm({own.begin(), own.end()}, weight, zeros, double{kEpsilon});
+        std::ranges::copy(normed, own.begin());
+      }
+      reference::rotate(own, weights.inverse_frequency, sizes.attention_factor, position);
     }
+    if (sizes.norms && sizes.head_norm == tensor::HeadNorm::kRotatedRms)
+      values = reference::rms_norm(values, norm, double{kEpsilon});
     for (float& value : values) value = static_cast<float>(value * factor);
     return values;
   };

@@ -19,12 +19,15 @@ struct AttentionCase {
   float soft_cap = 0.0f;
   bool sinks = false;
   bool norms_all_heads = false;  ///< with `norms`: of all heads together
+  tensor::HeadNorm head_norm = tensor::HeadNorm::kRms;
   bool value_norm = false;
   bool values_are_keys = false;
   float query_beta = 0.0f;
   int32_t query_period = 1;
   int32_t query_offset = 0;
   int32_t chunk_size = 0;
+  /// Returns whether the norms have weights for each head.
+  [[nodiscard]] bool has_head_weights() const { return norms_all_heads || head_norm == tensor::HeadNorm::kLayer; }
   /// Returns the heads of v in qkv.
   [[nodiscard]] int32_t value_head_count() const { return values_are_keys ? 0 : kv_head_count; }
   /// Returns whether a backend has the features that the case uses.

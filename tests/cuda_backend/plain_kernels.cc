@@ -169,10 +169,25 @@ std::vector<float> normed(const float* head, int32_t head_dim, const float* norm
   return values;
 }
 
-/// Returns one head [head_dim], normalised and rotated to its position.
-std::vector<float> turned(const float* head, int32_t head_dim, const DeviceRotary& rotary, const float* norm,
-                          float epsilon, int32_t position) {
-  std::vector<float> values = normed(head, head_dim, norm, epsilon);
+/// Returns a head after a LayerNorm.
+std::vector<float> layer_normed(const float* head, int32_t head_dim, const float* norm, float epsilon) {
+  double mean = 0.0;
+  for (int32_t i = 0; i < head_dim; ++i) mean += double{head[i]} / head_dim;
+  double variance = 0.0;
+  for (int32_t i = 0; i < head_dim; ++i) variance += (head[i] - mean) * (head[i] - mean) / head_dim;
+  std::vector<float> values;
+  for (int32_t i = 0; i < head_dim; ++i)
+    values.push_back(static_cast<float>((head[i] - mean) / std::sqrt(variance + double{epsilon})) * norm[i]);
+  return values;
+}
+
+/// Returns head `index` [head_dim] of q or k, normalised with its weights and rotated to its position.
+std::vector<float> turned(const float* head, int32_t index, int32_t head_dim, const DeviceRotary& rotary,
+                          const HeadNorms& norms, const float* norm, int32_t position) {
+  const bool is_layer = norm != nullptr && norms.kind == tensor::HeadNorm::kLayer;
+  const bool is_late = norm != nullptr && norms.kind == tensor::HeadNorm::kRotatedRms;
+  std::vector<float> values = is_layer ? layer_normed(head, head_dim, norm + index * head_dim, norms.epsilon)
+                                       : normed(head, head_dim, is_late ? nullptr : norm, norms.epsilon);
   const auto half = static_cast<size_t>(rotary.rotary_dim / 2);
   for (size_t i = 0; i < half; ++i) {
     const double angle = static_cast<double>(static_cast<float>(position) * rotary.inverse_frequency[i]);
@@ -183,7 +198,7 @@ std::vector<float> turned(const float* head, int32_t head_dim, const DeviceRotar
     values[i] = x * cos - y * sin;
     values[i + half] = y * cos + x * sin;
   }
-  return values;
+  return is_late ? normed(values.data(), head_dim, norm, norms.epsilon) : values;
 }
 
 void store(const std::vector<float>& values, uint16_t* to) {
@@ -409,7 +424,7 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
       const float* heads = qkv + static_cast<size_t>(row * all_heads * dim);
       for (int32_t head = 0; head < head_count; ++head) {
-        std::vector<float> query = turned(heads + head * dim, dim, rotary, norms.q, norms.epsilon, position);
+        std::vector<float> query = turned(heads + head * dim, head, dim, rotary, norms, norms.q, position);
         for (float& value : query) value *= query_factor(rotary, position);
         store(query, bf16(q) + (row * head_count + head) * dim);
       }
@@ -418,7 +433,7 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
       const int32_t token = position % cache.page_size;
       for (int32_t head = 0; head < cache.kv_head_count; ++head) {
         const float* key = heads + (head_count + head) * dim;
-        const std::vector<float> rotated = turned(key, dim, rotary, norms.k, norms.epsilon, position);
+        const std::vector<float> rotated = turned(key, head, dim, rotary, norms, norms.k, position);
         std::vector<float> value = normed(norms.values_are_keys ? key : key + cache.kv_head_count * dim, dim,
                                           norms.of_values ? ones.data() : nullptr, norms.epsilon);
         if (cache.element != KvElement::kBf16) {

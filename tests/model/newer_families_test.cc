@@ -127,6 +127,45 @@ const SizedConfig kModels[] = {
       "tie_word_embeddings":false,"torch_dtype":"bfloat16","use_sliding_window":false,
       "vision_config":{"depth":32},"vocab_size":152064})",
      72.7, 128000},
+    {"Command R", R"({"architectures":["CohereForCausalLM"],"attention_bias":false,"bos_token_id":5,
+      "eos_token_id":255001,"hidden_act":"silu","hidden_size":8192,"intermediate_size":22528,"layer_norm_eps":1e-05,
+      "logit_scale":0.0625,"max_position_embeddings":8192,"model_max_length":131072,"model_type":"cohere",
+      "num_attention_heads":64,"num_hidden_layers":40,"num_key_value_heads":64,"pad_token_id":0,
+      "rope_theta":8000000.0,"torch_dtype":"bfloat16","vocab_size":256000})",
+     34.98, 131072},
+    {"Command R+", R"({"architectures":["CohereForCausalLM"],"attention_bias":false,"bos_token_id":5,
+      "eos_token_id":255001,"hidden_act":"silu","hidden_size":12288,"intermediate_size":33792,"layer_norm_eps":1e-05,
+      "logit_scale":0.8333333333333334,"max_position_embeddings":8192,"model_max_length":131072,"model_type":"cohere",
+      "num_attention_heads":96,"num_hidden_layers":64,"num_key_value_heads":8,"pad_token_id":0,
+      "rope_theta":75000000.0,"torch_dtype":"bfloat16","use_qk_norm":true,"vocab_size":256000})",
+     103.81, 131072},
+    {"AFM-4.5B", R"({"architectures":["ArceeForCausalLM"],"attention_bias":false,"bos_token_id":128000,
+      "eos_token_id":[128001,128003],"head_dim":128,"hidden_act":"relu2","hidden_size":2560,"intermediate_size":18432,
+      "max_position_embeddings":65536,"mlp_bias":false,"model_type":"arcee","num_attention_heads":20,
+      "num_hidden_layers":36,"num_key_value_heads":4,"rms_norm_eps":1e-05,"rope_scaling":{"beta_fast":32.0,
+      "beta_slow":1.0,"factor":20.0,"mscale":1.0,"original_max_position_embeddings":4096,"rope_type":"yarn",
+      "type":"yarn"},"rope_theta":10000.0,"tie_word_embeddings":false,"torch_dtype":"bfloat16","vocab_size":128004})",
+     4.62, 81920},
+    {"Hunyuan-7B", R"({"architectures":["HunYuanDenseV1ForCausalLM"],"attention_bias":false,"attention_head_dim":128,
+      "bos_token_id":1,"eos_token_id":127960,"head_dim":128,"hidden_act":"silu","hidden_size":4096,
+      "intermediate_size":14336,"max_position_embeddings":32768,"mlp_bias":false,"model_type":"hunyuan_v1_dense",
+      "norm_type":"rms","num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,"rms_norm_eps":1e-05,
+      "rope_scaling":{"alpha":1000.0,"beta_fast":32,"beta_slow":1,"factor":1.0,"mscale":1.0,"mscale_all_dim":1.0,
+      "type":"dynamic"},"rope_theta":10000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16","use_cla":false,
+      "use_qk_norm":true,"vocab_size":128167})",
+     7.505, 32768},
+    {"Hunyuan-A13B", R"({"architectures":["HunYuanMoEV1ForCausalLM"],"attention_bias":false,"attention_head_dim":128,
+      "bos_token_id":1,"cla_share_factor":2,"eos_token_id":127960,"group_limited_greedy":false,"hidden_act":"silu",
+      "hidden_size":4096,"intermediate_size":3072,"kv_lora_rank":null,"max_position_embeddings":32768,"mlp_bias":false,
+      "model_type":"hunyuan_v1_moe","moe_drop_tokens":false,"moe_intermediate_size":[3072,3072],
+      "moe_layer_num_skipped":0,"moe_topk":[8,8],"n_group":false,"norm_topk_prob":true,"norm_type":"rms",
+      "num_attention_heads":32,"num_experts":64,"num_hidden_layers":32,"num_key_value_heads":8,
+      "num_shared_expert":[1,1],"position_embedding_xdrope":false,"q_lora_rank":null,"rms_norm_eps":1e-05,
+      "rope_scaling":{"alpha":1000.0,"beta_fast":32,"beta_slow":1,"factor":1.0,"mscale":1.0,"mscale_all_dim":1.0,
+      "type":"dynamic"},"rope_theta":10000.0,"routed_scaling_factor":false,"tie_word_embeddings":true,
+      "topk_group":false,"torch_dtype":"bfloat16","use_cla":false,"use_mixed_mlp_moe":true,"use_mla":false,
+      "use_qk_norm":true,"vocab_size":128167})",
+     80.39, 32768},
     {"SmolLM3-3B", R"({"architectures":["SmolLM3ForCausalLM"],"attention_bias":false,"bos_token_id":128000,
       "eos_token_id":128012,"hidden_act":"silu","hidden_size":2048,"intermediate_size":11008,
       "max_position_embeddings":65536,"max_window_layers":28,"mlp_bias":false,"model_type":"smollm3",
@@ -233,6 +272,55 @@ TEST_CASE("layers that slide and rotate are those of the papers") {
   REQUIRE_THAT(refusal("EXAONE-4.0-32B", R"("LLLG")", R"("LLXG")"), Mentions("sliding_window_pattern", "LLXG"));
   REQUIRE_THAT(refusal("SmolLM3-3B", R"("no_rope_layer_interval":4)", R"("no_rope_layers":[1,0])"),
                Mentions("no_rope_layers", "2", "36"));
+}
+
+TEST_CASE("heads of Command R+ and Hunyuan have norms of other kinds") {
+  const ModelConfig command = known("Command R+");
+  REQUIRE(needs(command, Feature::kHeadNorms));
+  REQUIRE(needs(command, Feature::kLayerNorm));
+  REQUIRE(command.layer(0).parallel);
+  REQUIRE(command.ropes[0].interleaved);
+  REQUIRE(has_tensor(command, "model.layers.0.self_attn.q_norm.weight", {96, 128}));
+  REQUIRE(has_tensor(command, "model.layers.0.self_attn.k_norm.weight", {8, 128}));
+  REQUIRE_FALSE(needs(known("Command R"), Feature::kHeadNorms));
+  const ModelConfig hunyuan = known("Hunyuan-7B");
+  REQUIRE(needs(hunyuan, Feature::kHeadNorms));
+  REQUIRE(hunyuan.layer(0).attention.qk_norm == QkNorm::kRotatedPerHead);
+  REQUIRE(has_tensor(hunyuan, "model.layers.0.self_attn.query_layernorm.weight", {128}));
+  REQUIRE(has_tensor(hunyuan, "model.layers.31.self_attn.key_layernorm.weight", {128}));
+  REQUIRE(hunyuan.ropes[0].theta == Approx(10000.0 * std::pow(1000.0, 128.0 / 126.0)));
+  REQUIRE_THAT(refusal("Hunyuan-7B", R"("alpha":1000.0,)", ""), Mentions("alpha"));
+  REQUIRE_THAT(refusal("Hunyuan-7B", R"("factor":1.0)", R"("factor":2.0)"), Mentions("factor", "alpha"));
+  REQUIRE_THAT(refusal("Hunyuan-7B", R"("use_cla":false)", R"("use_cla":true)"), Mentions("use_cla"));
+}
+
+TEST_CASE("Hunyuan A13B reads lists with a number for each layer") {
+  const ModelConfig config = known("Hunyuan-A13B");
+  const MoeConfig& moe = *config.layer(0).feed_forward.moe;
+  REQUIRE(moe.expert_count == 64);
+  REQUIRE(moe.experts_per_token == 8);
+  REQUIRE(moe.shared->width == 3072);
+  REQUIRE(moe.routing().is_plain_softmax());
+  REQUIRE(has_tensor(config, "model.layers.0.mlp.gate.wg.weight", {64, 4096}));
+  REQUIRE(has_tensor(config, "model.layers.0.mlp.shared_mlp.up_proj.weight", {3072, 4096}));
+  REQUIRE(has_tensor(config, "model.layers.31.mlp.experts.63.down_proj.weight", {4096, 3072}));
+  REQUIRE(parse_config(changed("Hunyuan-A13B", R"("moe_topk":[8,8])", R"("moe_topk":4)"))
+              ->layer(0)
+              .feed_forward.moe->experts_per_token == 4);
+  REQUIRE_THAT(refusal("Hunyuan-A13B", R"("moe_topk":[8,8])", R"("moe_topk":[8,4])"), Mentions("moe_topk", "8", "4"));
+  REQUIRE_THAT(refusal("Hunyuan-A13B", R"("moe_layer_num_skipped":0)", R"("moe_layer_num_skipped":1)"),
+               Mentions("moe_layer_num_skipped"));
+}
+
+TEST_CASE("AFM squares what its feed-forward blocks let through") {
+  const ModelConfig config = known("AFM-4.5B");
+  REQUIRE(needs(config, Feature::kReluSquared));
+  REQUIRE_FALSE(config.layer(0).feed_forward.gated);
+  REQUIRE(config.ropes[0].kind == RopeKind::kYarn);
+  REQUIRE(has_tensor(config, "model.layers.0.mlp.up_proj.weight", {18432, 2560}));
+  REQUIRE_FALSE(has_tensor(config, "model.layers.0.mlp.gate_proj.weight", {18432, 2560}));
+  REQUIRE_THAT(refusal("AFM-4.5B", R"("hidden_act":"relu2")", R"("hidden_act":"silu")"),
+               Mentions("hidden_act", "silu"));
 }
 
 TEST_CASE("newer mixtures route as their papers say") {
