@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "cpu/packed_weight.h"
 #include "cpu_bench.h"
 #if defined(MILLRACE_HAS_DNNL)
 #include "cpu_dnnl.h"
@@ -65,6 +66,12 @@ struct Weights {
   const tensor::PackedWeight& take() { return *copies[next++ % copies.size()]; }
 };
 
+/// Returns the bytes of a weight's panels, which kernels read.
+double panel_bytes(const tensor::PackedWeight& weight) {
+  const auto& packed = static_cast<const cpu::CpuPackedWeight&>(weight);
+  return static_cast<double>(packed.layout().bytes) * static_cast<double>(packed.panel_count());
+}
+
 Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape, bool sharded) {
   const tensor::DType dtype = backend.compute_dtype();
   const auto bytes = random_elements(shape.in * shape.out, dtype);
@@ -85,9 +92,9 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   if (has_codes(format)) {
     const tensor::CodeStorage four = make_codes(host, format);
     const tensor::CodeMatrix matrix = four.view();
-    weights.bytes = static_cast<double>(matrix.bytes());
     do {
       weights.copies.push_back(sharded ? backend.pack_sharded_codes(matrix, shards) : backend.pack_codes({&matrix, 1}));
+      weights.bytes = panel_bytes(*weights.copies.back());
     } while (static_cast<double>(weights.copies.size()) * weights.bytes < kWeightBytes);
     return weights;
   }
