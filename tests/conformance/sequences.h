@@ -35,6 +35,12 @@ struct AttentionCase {
   [[nodiscard]] std::string to_string() const;
 };
 
+/// The norms of heads that are no RMS norm before the rotation.
+inline constexpr AttentionCase kLayerNormOfHeads = {
+    .head_dim = 48, .rotary_dim = 48, .norms = true, .head_norm = tensor::HeadNorm::kLayer};
+inline constexpr AttentionCase kNormAfterRotation = {
+    .head_dim = 48, .rotary_dim = 32, .norms = true, .head_norm = tensor::HeadNorm::kRotatedRms};
+
 /// The tokens of one sequence before rotation, and the chunks in which they are fed.
 struct TestSequence {
   int32_t length = 0;
